@@ -1,0 +1,44 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+# Set to https://download.pytorch.org/whl/cpu to take PyTorch's own CPU build (Linux: 200 MB instead of several GB).
+TORCH_INDEX ?=
+BIN := .venv/bin
+READY := .venv/.ready
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: demo test check bench clean setup
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+test: setup
+	$(BIN)/shoal models pull smollm2-135m
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	rm -rf .check && mkdir .check && ln -s .. .check/shoal
+	MYPYPATH=.check $(BIN)/mypy --explicit-package-bases
+	rm -rf .check
+	$(BIN)/python tests/check_readme.py
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+setup: $(READY)
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Shoal needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Setting up .venv: PyTorch about 200 MB (CPU build), the other libraries about 250 MB."
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --progress-bar on $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[all,train]" --group dev
+	touch $@
+
+clean:
+	rm -rf .venv build dist .check *.egg-info

@@ -1,0 +1,232 @@
+"""Plain frozen data that every part of the router speaks: request, decision, trace, answer.
+
+Knows no model, no cache and no I/O. Field names are the ones users see in JSON (R8); depths are in layers, times in ms.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import isfinite
+from typing import Any, Self
+
+from .errors import InvalidRequest
+
+TRACE_VERSION = 1
+ROLES = frozenset({"system", "user", "assistant"})
+
+
+class Route(StrEnum):
+    """Where an answer comes from, shallowest first. `CACHE` is reported, never decided."""
+
+    FAQ = "faq"
+    CACHE = "cache"
+    EXTRACT = "extract"
+    DIRECT = "direct"
+    RAG = "rag"
+    DEEP = "deep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    role: str
+    content: str
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise InvalidRequest(f"role must be one of {sorted(ROLES)}, not {self.role[:20]!r}", "messages")
+        if not isinstance(self.content, str):
+            raise InvalidRequest(f"content must be text, not {type(self.content).__name__}", "messages")
+
+
+Prompt = str | Sequence[Message | Mapping[str, Any]]
+MaxDepth = int | str | None
+
+
+def messages_of(prompt: Prompt) -> tuple[Message, ...]:
+    """Text or chat messages as a tuple of `Message`; raises `InvalidRequest` when empty or the last turn is blank."""
+    if isinstance(prompt, str):
+        messages = [Message(role="user", content=prompt)]
+    else:
+        messages = [m if isinstance(m, Message) else _message(m) for m in prompt]
+    if not messages or not messages[-1].content.strip():
+        raise InvalidRequest("the request is empty: send some text in the last message", "messages")
+    return tuple(messages)
+
+
+def _message(raw: Mapping[str, Any]) -> Message:
+    missing = {"role", "content"} - set(raw)
+    if missing:
+        raise InvalidRequest(f"a message needs role and content; {', '.join(sorted(missing))} missing", "messages")
+    return Message(role=str(raw["role"]), content=raw["content"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheControl:
+    """What the caller allows the answer cache to do (C5). `sampled` also stores answers drawn at a temperature."""
+
+    read: bool = True
+    write: bool = True
+    max_age_s: float | None = None
+    sampled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, checked when made. `max_depth` None or "auto" leaves the budget to the router."""
+
+    messages: tuple[Message, ...]
+    tenant: str = "default"
+    max_depth: MaxDepth = None
+    profile: str = "balanced"
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] | None = None
+    seed: int | None = None
+    cache: CacheControl = CacheControl()
+    request_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise InvalidRequest("messages must not be empty", "messages")
+        if not self.tenant or len(self.tenant) > 128:
+            raise InvalidRequest("tenant must be 1 to 128 characters", "tenant")
+        if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 1):
+            raise InvalidRequest(f"max_tokens must be at least 1, not {self.max_tokens}", "max_tokens")
+        _within("temperature", self.temperature, 0.0, 2.0)
+        _within("top_p", self.top_p, 0.0, 1.0)
+        if self.stop is not None and any(not s for s in self.stop):
+            raise InvalidRequest("stop strings must not be empty", "stop")
+
+    @classmethod
+    def of(cls, prompt: "Prompt | Request", **fields: Any) -> Self:
+        """A request from text, messages or a ready request (fields then replace its own)."""
+        if isinstance(prompt, Request):
+            own = {name: getattr(prompt, name) for name in cls.__slots__}
+            return cls(**{**own, **fields})
+        if isinstance(fields.get("stop"), str):
+            fields["stop"] = (fields["stop"],)
+        elif fields.get("stop") is not None:
+            fields["stop"] = tuple(fields["stop"])
+        return cls(messages=messages_of(prompt), **fields)
+
+    @property
+    def text(self) -> str:
+        """The last turn: what is being asked."""
+        return self.messages[-1].content
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        return self.messages[:-1]
+
+
+def _within(name: str, value: float | None, low: float, high: float) -> None:
+    if value is not None and (isinstance(value, bool) or not isfinite(value) or not low <= value <= high):
+        raise InvalidRequest(f"{name} must be between {low:g} and {high:g}, not {value}", name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Where a request should go and how deep it may think (R1, R2).
+
+    `budget` is in layers out of `total`; `bucket` is the range of the budget used in cache keys; `reasons` are for people.
+    """
+
+    route: Route
+    budget: float
+    total: int
+    bucket: str
+    confidence: float
+    cacheable: bool
+    profile: str = "balanced"
+    reasons: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "route": self.route.value,
+            "budget": self.budget,
+            "bucket": self.bucket,
+            "confidence": round(self.confidence, 4),
+            "reasons": list(self.reasons),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that happened to a request, in order: `name`, how long it took, and what it found."""
+
+    name: str
+    ms: float
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "ms": round(self.ms, 3), "detail": dict(self.detail)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """The one record of a request (R8), the same in Python, CLI, HTTP, LangChain and LlamaIndex."""
+
+    id: str
+    route: Route
+    decision: Decision
+    steps: tuple[Step, ...]
+    depth: Mapping[str, Any]
+    tier: str | None
+    latency_ms: float
+    layer_tokens: float
+    kept: tuple[Mapping[str, Any], ...] = ()
+    dropped: tuple[Mapping[str, Any], ...] = ()
+    version: int = TRACE_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "id": self.id,
+            "route": self.route.value,
+            "decision": {**self.decision.to_dict(), "profile": self.decision.profile, "total": self.decision.total},
+            "cache": {"tier": self.tier},
+            "passages": {"kept": [dict(p) for p in self.kept], "dropped": [dict(p) for p in self.dropped]},
+            "depth": dict(self.depth),
+            "layer_tokens": self.layer_tokens,
+            "latency_ms": round(self.latency_ms, 3),
+            "steps": [step.to_dict() for step in self.steps],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Text with the trace that explains it. `finish_reason` is "stop", "length" or "cancelled"."""
+
+    text: str
+    trace: Trace
+    finish_reason: str = "stop"
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def route(self) -> Route:
+        return self.trace.route
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON that `shoal ask --json` prints."""
+        depth, decision = self.trace.depth, self.trace.decision
+        return {
+            "text": self.text,
+            "route": self.trace.route.value,
+            "depth": {name: depth[name] for name in ("max", "mean", "total")},
+            "budget": decision.budget,
+            "bucket": decision.bucket,
+            "cache": {"tier": self.trace.tier},
+            "latency_ms": round(self.trace.latency_ms, 3),
+            "trace": self.trace.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One piece of a streamed answer; `depth` is the deepest token so far (G6). The last piece carries the whole answer."""
+
+    text: str
+    depth: float
+    answer: Answer | None = None

@@ -129,7 +129,7 @@ def _within(name: str, value: float | None, low: float, high: float) -> None:
 class Decision:
     """Where a request should go and how deep it may think (R1, R2).
 
-    `budget` is in layers out of `total`; `bucket` is the range of the budget used in cache keys; `reasons` are for people.
+    `budget` is in layers out of `total`; `bucket` is the budget's range as cache keys use it; `reasons` are for people.
     """
 
     route: Route
@@ -225,7 +225,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One piece of a streamed answer; `depth` is the deepest token so far (G6). The last piece carries the whole answer."""
+    """One piece of a streamed answer; `depth` is the deepest token so far (G6). The last one carries the answer."""
 
     text: str
     depth: float

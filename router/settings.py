@@ -1,0 +1,83 @@
+"""Every setting Shoal has, from keyword arguments, the environment (`SHOAL_*`) and `shoal.toml`, in that order.
+
+The only reader of environment and configuration files; the rest of the package is handed plain values.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from .errors import RouterError
+
+
+class BadSettings(RouterError, ValueError):
+    """A setting has a value it cannot have; the message names the setting and where settings come from."""
+
+
+class Settings(BaseSettings):
+    """All settings; each field is also the variable `SHOAL_<FIELD>` and a key of `shoal.toml`."""
+
+    model_config = SettingsConfigDict(env_prefix="SHOAL_", extra="forbid", frozen=True, protected_namespaces=())
+
+    home: Path = Field(default_factory=lambda: Path(platformdirs.user_cache_dir("shoal", appauthor=False)))
+    model: str = "smollm2-135m"
+    dtype: str = "auto"
+    threads: int | None = Field(default=None, ge=1, le=512)
+    router_only: bool = False
+    kb: Path | None = None
+    faq: Path | None = None
+    redis_url: str | None = None
+    cold_log: bool = True
+    cache_ttl_s: float = Field(default=24 * 3600.0, gt=0)
+    cache_max_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
+    profile: str = "balanced"
+    profiles: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+
+    @property
+    def kb_path(self) -> Path:
+        return self.kb or self.home / "kb"
+
+    @property
+    def faq_path(self) -> Path:
+        return self.faq or self.home / "faq"
+
+    @property
+    def cold_path(self) -> Path | None:
+        return self.home / "cold" if self.cold_log else None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, _config_file())
+
+
+def _config_file() -> Path:
+    return Path(os.environ.get("SHOAL_CONFIG", "shoal.toml"))
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Settings with `overrides` first (None means "not given"); raises `BadSettings` naming each wrong field."""
+    if "SHOAL_CONFIG" in os.environ and not _config_file().is_file():
+        raise BadSettings(f"SHOAL_CONFIG names {_config_file()}, which is not a file")
+    try:
+        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise BadSettings(f"{wrong} (from arguments, SHOAL_* variables or {_config_file()})") from None

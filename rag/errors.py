@@ -30,5 +30,5 @@ def need(module: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"{module.split('.')[0]} is not installed; it comes with the extra: pip install \"shoal[{extra}]\""
+            f'{module.split(".")[0]} is not installed; it comes with the extra: pip install "shoal[{extra}]"'
         ) from error

@@ -1,0 +1,251 @@
+"""Files to documents: text, Markdown, HTML, PDF, JSON lines and CSV, each to plain text that spans can point into.
+
+A text or Markdown file's text is the file's, character for character; a row of JSONL or CSV is a document of its own.
+Knows nothing of chunks or indexes. Raises DocumentError for what cannot be read (A1).
+"""
+
+import codecs
+import csv
+import hashlib
+import html.parser
+import io
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from dataclasses import field as data_field
+from pathlib import Path
+from typing import Any
+
+from .errors import DocumentError, need
+
+MAX_BYTES = 128 * 1024 * 1024
+TEXT_FIELDS = ("text", "content", "body", "passage", "context")
+_ID_FIELDS = ("id", "doc_id", "_id")
+_SUFFIXES = {
+    ".txt": "text", ".text": "text", ".md": "text", ".markdown": "text", ".rst": "text",
+    ".html": "html", ".htm": "html", ".pdf": "pdf", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A text with its name. `source` is the file it came from, "" for none; `labels` are its scenarios."""
+
+    doc_id: str
+    text: str
+    title: str = ""
+    source: str = ""
+    labels: tuple[str, ...] = ()
+    meta: dict[str, Any] = data_field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.doc_id or len(self.doc_id) > 1024:
+            raise DocumentError("a document needs an id of 1 to 1024 characters")
+        if not self.text.strip():
+            raise DocumentError(f"{self.doc_id}: no text in it")
+        object.__setattr__(self, "text", self.text.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+
+    @property
+    def digest(self) -> str:
+        """Hash of the content: text, title, labels and metadata, not where it came from."""
+        parts = [self.text, self.title, list(self.labels), self.meta]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+
+
+def find_files(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
+    """(file, folder its name is told from), in a fixed order; hidden files and unknown suffixes of folders are left out.
+
+    A file named by itself is always given, whatever its suffix. A pattern such as `docs/*.md` is expanded.
+    """
+    for path in paths:
+        if any(mark in str(path) for mark in "*?[") and not path.exists():
+            root = Path(path.anchor or ".")
+            found = sorted(root.glob(str(path.relative_to(path.anchor) if path.anchor else path)))
+            yield from find_files(found)
+        elif path.is_dir():
+            for file in sorted(path.rglob("*")):
+                hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+                if file.suffix.lower() in _SUFFIXES and file.is_file() and not hidden:
+                    yield file, path
+        else:
+            yield path, path.parent
+
+
+def read_file(path: Path, name: str) -> Iterator[Document]:
+    """The documents of a file, called `name`, or `name#key` for rows. Raises DocumentError saying what is wrong."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise DocumentError(f"{size:,} bytes; the limit is {MAX_BYTES:,}: split the file")
+        data = path.read_bytes()
+    except OSError as error:
+        raise DocumentError(f"cannot be read: {error.strerror or error}") from error
+    if not data.strip():
+        raise DocumentError("the file is empty")
+    kind = "pdf" if data.startswith(b"%PDF-") else _SUFFIXES.get(path.suffix.lower(), "text")
+    source = str(path.resolve())
+    if kind == "pdf":
+        text, title = _pdf(data)
+        yield Document(doc_id=name, text=text, title=title, source=source)
+        return
+    text = decode(data)
+    if kind == "jsonl":
+        yield from _rows(_json_lines(text), name, source)
+    elif kind == "csv":
+        yield from _rows(_table(text, "\t" if path.suffix.lower() == ".tsv" else ","), name, source)
+    elif kind == "html":
+        text, title = html_text(text)
+        yield Document(doc_id=name, text=text, title=title, source=source)
+    else:
+        yield Document(doc_id=name, text=text, title=_first_heading(text), source=source)
+
+
+def decode(data: bytes) -> str:
+    """Bytes to text: UTF-8, UTF-16 with its mark, GB18030 for Chinese, else Windows-1252. Binary data is refused."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encodings = ["utf-16"]
+    elif b"\0" in data[:65536]:
+        raise DocumentError("not text: it holds zero bytes")
+    else:
+        encodings = ["utf-8-sig", "gb18030", "cp1252"]
+    for encoding in encodings:
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if encoding == "gb18030" and not _plausible_chinese(text):
+            continue
+        odd = sum(1 for char in text[:65536] if char < " " and char not in "\t\n\r\f")
+        if odd > 0.02 * min(len(text), 65536):
+            raise DocumentError("not text: too many control characters")
+        return text
+    raise DocumentError("its encoding is not known; save it as UTF-8")
+
+
+def _plausible_chinese(text: str) -> bool:
+    beyond = [char for char in text[:65536] if char > "\x7f"]
+    common = sum(
+        1
+        for char in beyond
+        if "\u4e00" <= char <= "\u9fa5" or "\u3000" <= char <= "\u303f" or char in "，。！？：；（）“”"
+    )
+    return common > 0.9 * len(beyond)
+
+
+def _first_heading(text: str) -> str:
+    match = re.search(r"^#[ \t]+(.+?)[ \t#]*$", text[:4096], re.MULTILINE)
+    return match[1].strip() if match else ""
+
+
+class _HtmlText(html.parser.HTMLParser):
+    """Visible text with headings as Markdown, so that the splitter sees them."""
+
+    _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg", "nav"})
+    _BREAKS = frozenset(
+        "p div section article ul ol table tr br hr blockquote pre dl dt dd main header footer form".split()
+    )
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.parts: list[str] = []
+        self.title = ""
+        self._hidden, self._in_title = 0, False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in self._HIDDEN:
+            self._hidden += 1
+        elif tag == "title":
+            self._in_title = True
+        elif re.fullmatch("h[1-6]", tag):
+            self.parts.append("\n\n" + "#" * int(tag[1]) + " ")
+        elif tag == "li":
+            self.parts.append("\n- ")
+        elif tag in ("td", "th"):
+            self.parts.append(" | ")
+        elif tag in self._BREAKS:
+            self.parts.append("\n\n" if tag in ("p", "table", "section", "article", "pre") else "\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._HIDDEN:
+            self._hidden = max(0, self._hidden - 1)
+        elif tag == "title":
+            self._in_title = False
+        elif re.fullmatch("h[1-6]", tag) or tag in ("p", "table", "pre"):
+            self.parts.append("\n\n")
+
+    def handle_data(self, data: str) -> None:
+        if self._in_title:
+            self.title += data
+        elif not self._hidden:
+            self.parts.append(re.sub(r"\s+", " ", data))
+
+
+def html_text(markup: str) -> tuple[str, str]:
+    """(visible text, title) of an HTML page; scripts, styles and navigation are left out."""
+    parser = _HtmlText()
+    parser.feed(markup)
+    parser.close()
+    lines = (re.sub(r"[ \t]+", " ", line).strip() for line in "".join(parser.parts).split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip(), " ".join(parser.title.split())
+
+
+def _pdf(data: bytes) -> tuple[str, str]:
+    pypdf = need("pypdf", "rag")
+    logging.getLogger("pypdf").setLevel(logging.ERROR)
+    try:
+        reader = pypdf.PdfReader(io.BytesIO(data))
+        pages = [page.extract_text() or "" for page in reader.pages]
+        title = str((reader.metadata or {}).get("/Title") or "")
+    except Exception as error:  # pypdf raises many kinds on damaged files
+        raise DocumentError(f"damaged or locked PDF ({type(error).__name__})") from error
+    text = "\n\n".join(page.strip() for page in pages if page.strip())
+    if not text:
+        raise DocumentError("a PDF without text (scanned pages?): run OCR on it first")
+    return text, title.strip()
+
+
+def _json_lines(text: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DocumentError(f"line {number} is not JSON: {error.msg}") from error
+        yield row if isinstance(row, dict) else {"text": row if isinstance(row, str) else json.dumps(row)}
+
+
+def _table(text: str, delimiter: str) -> Iterator[dict[str, Any]]:
+    try:
+        rows = csv.DictReader(io.StringIO(text), delimiter=delimiter, strict=True)
+        for row in rows:
+            yield {key: value for key, value in row.items() if key and isinstance(value, str)}
+    except csv.Error as error:
+        raise DocumentError(f"line {rows.line_num} is not a table row: {error}") from error
+
+
+def _rows(rows: Iterable[dict[str, Any]], name: str, source: str) -> Iterator[Document]:
+    """A row's text is its text field, or all its fields as "name: value" lines when it has none or several."""
+    count = 0
+    for number, row in enumerate(rows, 1):
+        strings = {key: value for key, value in row.items() if isinstance(value, str) and value.strip()}
+        key = next((str(row[field]) for field in _ID_FIELDS if row.get(field) not in (None, "")), str(number))
+        body = next((strings[field] for field in TEXT_FIELDS if field in strings), "")
+        if not body:
+            shown = (pair for pair in strings.items() if pair[0] not in (*_ID_FIELDS, "title", "label"))
+            body = "\n".join(f"{field}: {value}" for field, value in shown)
+        if not body.strip():
+            continue
+        labels = row.get("labels") or row.get("label") or ()
+        yield Document(
+            doc_id=f"{name}#{key}",
+            text=body,
+            title=strings.get("title", ""),
+            source=source,
+            labels=(labels,) if isinstance(labels, str) else tuple(map(str, labels)),
+        )
+        count += 1
+    if not count:
+        raise DocumentError("no row with text in it")

@@ -1,0 +1,69 @@
+"""First stage: nearest by vector and best by words, fused by weighted reciprocal rank. Knows nothing of rerankers (A2).
+
+Fusion: Cormack, Clarke, Buettcher 2009. The constants were fitted on training questions (`rag/train/fit_fusion.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .chunk import Span
+from .index import DenseIndex
+from .store import Row, Store
+
+RANK_CONSTANT = 10.0
+DENSE_WEIGHT = 1.0
+WORD_WEIGHT = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A passage found. `score` is 0 to 1; `depth_score` is None unless a depth probe is plugged in (A3)."""
+
+    text: str
+    doc_id: str
+    span: Span
+    score: float
+    chunk_id: str
+    depth_score: float | None = None
+    title: str = ""
+    heading: str = ""
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A chunk of the first stage. `fused` is 0 to 1, 1 when first by vector and by words; `bm25` is 0 when not found."""
+
+    row: Row
+    cosine: float
+    bm25: float
+    fused: float
+
+
+def candidates(
+    store: Store, dense: DenseIndex, question: str, vector: NDArray[np.float32], k: int, labels: Sequence[str] = ()
+) -> list[Candidate]:
+    """The k best chunks for a question and its unit vector [dim], best first; equal ones in order of row."""
+    depth = max(2 * k, 50)
+    near = dense.search(vector, depth, labels)
+    worded = store.bm25(question, depth, labels)
+    scores: dict[int, float] = {}
+    for weight, found in ((DENSE_WEIGHT, near), (WORD_WEIGHT, worded)):
+        for rank, (row, _) in enumerate(found, 1):
+            scores[row] = scores.get(row, 0.0) + weight / (RANK_CONSTANT + rank)
+    best = sorted(scores, key=lambda row: (-scores[row], row))[:k]
+    rows, by_words = store.rows(best), dict(worded)
+    top = (DENSE_WEIGHT + WORD_WEIGHT) / (RANK_CONSTANT + 1)
+    return [
+        Candidate(
+            row=rows[number],
+            cosine=float(rows[number].vector @ vector),
+            bm25=by_words.get(number, 0.0),
+            fused=scores[number] / top,
+        )
+        for number in best
+        if number in rows
+    ]

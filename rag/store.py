@@ -1,0 +1,314 @@
+"""Documents, chunks, vectors and the word index of a knowledge base in one SQLite file: the truth of what is in it.
+
+Every change is one transaction, so whatever ends the process, the file holds the state before or after it. Words are
+searched by BM25 through SQLite's own full-text index, which grows with the same transaction. Knows nothing of
+embedders or FAISS.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock, RLock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .chunk import Chunk
+from .document import Document
+from .errors import RagError
+from .words import content_terms, terms
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS documents (
+    doc_id TEXT PRIMARY KEY, source TEXT NOT NULL, digest TEXT NOT NULL, title TEXT NOT NULL, labels TEXT NOT NULL,
+    meta TEXT NOT NULL, text TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS documents_source ON documents (source);
+CREATE TABLE IF NOT EXISTS chunks (
+    row INTEGER PRIMARY KEY AUTOINCREMENT, chunk_id TEXT NOT NULL UNIQUE, doc_id TEXT NOT NULL, ordinal INTEGER NOT NULL,
+    start INTEGER NOT NULL, end INTEGER NOT NULL, heading TEXT NOT NULL, text TEXT NOT NULL, vector BLOB NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS chunks_doc ON chunks (doc_id, ordinal);
+CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (terms, tokenize = "unicode61 remove_diacritics 0");
+CREATE VIRTUAL TABLE IF NOT EXISTS vocabulary USING fts5vocab (words, row);
+"""
+_MAX_TERMS = 48  # of a question; a pasted page is searched by its rarest words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A stored chunk. `vector`: [dim] unit row of the embedder that the store belongs to."""
+
+    row: int
+    chunk_id: str
+    doc_id: str
+    ordinal: int
+    start: int
+    end: int
+    heading: str
+    text: str
+    title: str
+    labels: tuple[str, ...]
+    vector: NDArray[np.float32]
+
+
+class Store:
+    """One SQLite file in WAL mode. Reads run beside each other and beside one writer; each sees one committed state."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._idle: list[sqlite3.Connection] = []
+        self._pool_lock, self._write_lock = Lock(), RLock()
+        self._closed = False
+        with self._wrapped(), self._connection() as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(_SCHEMA)
+
+    # connections
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=30.0, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        with self._pool_lock:
+            if self._closed:
+                raise RagError("the knowledge base is closed; open it again")
+            connection = self._idle.pop() if self._idle else None
+        connection = connection or self._open()
+        try:
+            yield connection
+        finally:
+            with self._pool_lock:
+                if self._closed:
+                    connection.close()
+                else:
+                    self._idle.append(connection)
+
+    @contextmanager
+    def _wrapped(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise RagError(
+                f"{self._path}: {error}. Nothing of the last step was kept; check free space and permissions, and if "
+                "the file is damaged, move it away and add the documents again"
+            ) from error
+
+    def _read(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._wrapped(), self._connection() as connection:
+            return connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._write_lock, self._wrapped(), self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute(
+                    "INSERT INTO meta VALUES ('generation', '1') "
+                    "ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + 1"
+                )
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Let go of the file. Later calls raise RagError."""
+        with self._pool_lock:
+            self._closed = True
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+
+    # what it is
+
+    def meta(self) -> dict[str, str]:
+        """All settings: generation, embedder, dim, splitter."""
+        return dict(self._read("SELECT key, value FROM meta"))
+
+    def set_meta(self, values: dict[str, str]) -> None:
+        """Store settings, in one transaction."""
+        with self._transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
+
+    def generation(self) -> int:
+        """Grows by one with every committed change."""
+        found = self._read("SELECT value FROM meta WHERE key = 'generation'")
+        return int(found[0][0]) if found else 0
+
+    def counts(self) -> tuple[int, int]:
+        """(documents, chunks)."""
+        row = self._read("SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM chunks)")[0]
+        return int(row[0]), int(row[1])
+
+    def digests(self) -> list[tuple[str, str]]:
+        """(doc_id, content digest) of every document, by doc_id."""
+        return self._read("SELECT doc_id, digest FROM documents ORDER BY doc_id")
+
+    # documents
+
+    def document(self, doc_id: str) -> Document | None:
+        """The document as it was put in."""
+        found = self._read("SELECT text, title, source, labels, meta FROM documents WHERE doc_id = ?", (doc_id,))
+        if not found:
+            return None
+        text, title, source, labels, meta = found[0]
+        return Document(
+            doc_id=doc_id,
+            text=text,
+            title=title,
+            source=source,
+            labels=tuple(json.loads(labels)),
+            meta=json.loads(meta),
+        )
+
+    def digest(self, doc_id: str) -> str | None:
+        """Content digest of a document, None when there is none of that name."""
+        found = self._read("SELECT digest FROM documents WHERE doc_id = ?", (doc_id,))
+        return found[0][0] if found else None
+
+    def source_of(self, name: str) -> str | None:
+        """The file behind a document, or behind the rows `name#key`; None when the name is free."""
+        found = self._read(
+            "SELECT source FROM documents WHERE doc_id = ? OR (doc_id > ? AND doc_id < ?) LIMIT 1",
+            (name, f"{name}#", f"{name}$"),
+        )
+        return found[0][0] if found else None
+
+    def sources(self, source: str) -> list[str]:
+        """Ids of the documents that came from a file."""
+        return [
+            row[0] for row in self._read("SELECT doc_id FROM documents WHERE source = ? ORDER BY doc_id", (source,))
+        ]
+
+    def vectors_of(self, doc_id: str) -> dict[str, NDArray[np.float32]]:
+        """Vectors of a document's chunks by chunk id, so that unchanged chunks need no new embedding."""
+        found = self._read("SELECT chunk_id, vector FROM chunks WHERE doc_id = ?", (doc_id,))
+        return {chunk_id: np.frombuffer(vector, np.float32) for chunk_id, vector in found}
+
+    def replace(
+        self,
+        documents: Iterable[tuple[Document, Sequence[Chunk], Iterable[NDArray[np.float32]]]],
+        gone: Iterable[str] = (),
+        settings: dict[str, str] | None = None,
+    ) -> None:
+        """Put documents in with their chunks and vectors [dim], in place of earlier forms; drop those `gone`."""
+        prepared = [
+            (document, chunks, vectors, [_indexed(document.title, chunk) for chunk in chunks])
+            for document, chunks, vectors in documents
+        ]
+        with self._transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", (settings or {}).items())
+            for doc_id in gone:
+                _drop(connection, doc_id)
+            for document, chunks, vectors, indexed in prepared:
+                _drop(connection, document.doc_id)
+                connection.execute(
+                    "INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        document.doc_id, document.source, document.digest, document.title,
+                        json.dumps(document.labels), json.dumps(document.meta), document.text,
+                    ),
+                )  # fmt: skip
+                for ordinal, (chunk, vector, words) in enumerate(zip(chunks, vectors, indexed, strict=True)):
+                    cursor = connection.execute(
+                        "INSERT INTO chunks (chunk_id, doc_id, ordinal, start, end, heading, text, vector) "
+                        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                        (
+                            chunk.chunk_id, document.doc_id, ordinal, chunk.start, chunk.end, chunk.heading, chunk.text,
+                            np.ascontiguousarray(vector, np.float32).tobytes(),
+                        ),
+                    )  # fmt: skip
+                    connection.execute("INSERT INTO words (rowid, terms) VALUES (?, ?)", (cursor.lastrowid, words))
+
+    def delete(self, doc_id: str) -> bool:
+        """Take a document out. False when there was none."""
+        if not self._read("SELECT 1 FROM documents WHERE doc_id = ?", (doc_id,)):
+            return False
+        with self._transaction() as connection:
+            _drop(connection, doc_id)
+        return True
+
+    # chunks
+
+    def rows(self, ids: Sequence[int]) -> dict[int, Row]:
+        """Stored chunks by row number; numbers no longer there are left out."""
+        marks = ",".join("?" * len(ids))
+        found = self._read(
+            "SELECT c.row, c.chunk_id, c.doc_id, c.ordinal, c.start, c.end, c.heading, c.text, d.title, d.labels, c.vector "
+            f"FROM chunks c JOIN documents d USING (doc_id) WHERE c.row IN ({marks})",
+            [int(number) for number in ids],
+        )
+        names = Row.__dataclass_fields__
+        return {
+            values[0]: Row(
+                **dict(zip(names, (*values[:9], tuple(json.loads(values[9])), np.frombuffer(values[10], np.float32))))
+            )
+            for values in found
+        }
+
+    def row_numbers(self, labels: Sequence[str] = ()) -> NDArray[np.int64]:
+        """Row numbers of all chunks, or of those whose document has one of the labels."""
+        if not labels:
+            found = self._read("SELECT row FROM chunks")
+        else:
+            marks = ",".join("?" * len(labels))
+            found = self._read(
+                "SELECT row FROM chunks WHERE doc_id IN (SELECT doc_id FROM documents, json_each(labels) "
+                f"WHERE json_each.value IN ({marks}))",
+                list(labels),
+            )
+        return np.fromiter((row[0] for row in found), np.int64, len(found))
+
+    def vectors_after(self, row: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """(row numbers [n], vectors [n, dim]) of the chunks put in after a row number, some thousands at a time."""
+        while found := self._read("SELECT row, vector FROM chunks WHERE row > ? ORDER BY row LIMIT 4096", (row,)):
+            row = found[-1][0]
+            numbers = np.fromiter((pair[0] for pair in found), np.int64, len(found))
+            yield numbers, np.stack([np.frombuffer(pair[1], np.float32) for pair in found])
+
+    # words
+
+    def bm25(self, question: str, k: int, labels: Sequence[str] = ()) -> list[tuple[int, float]]:
+        """(row number, BM25 score) of the k best chunks by the question's words, best first."""
+        wanted = content_terms(question)
+        if len(wanted) > _MAX_TERMS:
+            wanted = sorted(wanted, key=self.document_frequencies(wanted).__getitem__)[:_MAX_TERMS]
+        if not wanted:
+            return []
+        query = " OR ".join(f'"{term}"' for term in wanted)
+        if labels:
+            marks = ",".join("?" * len(labels))
+            sql = (
+                "SELECT w.rowid, bm25(words) AS s FROM words w JOIN chunks c ON c.row = w.rowid WHERE words MATCH ? "
+                "AND c.doc_id IN (SELECT doc_id FROM documents, json_each(labels) "
+                f"WHERE json_each.value IN ({marks})) ORDER BY s LIMIT ?"
+            )
+        else:
+            sql = "SELECT rowid, bm25(words) AS s FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
+        return [(row, -score) for row, score in self._read(sql, [query, *labels, k])]
+
+    def document_frequencies(self, wanted: Sequence[str]) -> dict[str, int]:
+        """In how many chunks each term occurs."""
+        marks = ",".join("?" * len(wanted))
+        found = dict(self._read(f"SELECT term, doc FROM vocabulary WHERE term IN ({marks})", list(wanted)))
+        return {term: int(found.get(term, 0)) for term in wanted}
+
+
+def _indexed(title: str, chunk: Chunk) -> str:
+    above = " ".join(part for part in (title, chunk.heading) if part and part not in chunk.text)
+    return " ".join(terms(f"{above} {chunk.text}"))
+
+
+def _drop(connection: sqlite3.Connection, doc_id: str) -> None:
+    connection.execute("DELETE FROM words WHERE rowid IN (SELECT row FROM chunks WHERE doc_id = ?)", (doc_id,))
+    connection.execute("DELETE FROM chunks WHERE doc_id = ?", (doc_id,))
+    connection.execute("DELETE FROM documents WHERE doc_id = ?", (doc_id,))

@@ -1,0 +1,276 @@
+"""GatedLLM: a local model that answers within a depth budget (G2, G6, G8).
+
+Puts prompt, plan, decoder, cache and sampler together, one request at a time per step. Knows no routing, retrieval or HTTP.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from .checkpoint import fingerprint, read_tensors
+from .config import DecoderConfig
+from .errors import GatedError, PromptError
+from .health import LayerHealth
+from .kv import KVCache
+from .model import Decoder, RunMask
+from .policy import Budget, Plan, resolve_budget
+from .report import Chunk, DepthReport, Generation, Usage
+from .sampler import Sampler, Sampling, StopText, stop_words
+from .tokenizer import ChatTokenizer, Prompt, TextStream
+from .weights import DEFAULT_MODEL, Progress, locate
+
+_PREFILL = 512  # tokens read in one pass
+_ASSETS = Path(__file__).parent / "assets"
+_DTYPES = ("auto", "fp32", "bf16", "int8")
+
+
+class Cancel(Protocol):
+    """Asked before every token; threading.Event and asyncio.Event fit."""
+
+    def is_set(self) -> bool: ...
+
+
+class GatedLLM:
+    """One loaded model. Thread-safe: requests take turns step by step, each with its own cache and sampler."""
+
+    def __init__(
+        self, decoder: Decoder, tokenizer: ChatTokenizer, plan: Plan, *, name: str, model_fingerprint: str, quality: float = 0.003
+    ) -> None:
+        if not 0 <= quality < 1:
+            raise GatedError(f"quality={quality!r}: give the share of likelihood that `auto` may lose, from 0 up to 1.")
+        self.name = name
+        self.plan = plan
+        self.total = plan.total
+        self.min_depth = plan.min_depth
+        self.context = decoder.config.context
+        self.fingerprint = f"{model_fingerprint}-{plan.fingerprint}"
+        self.quality = quality
+        self.tokenizer = tokenizer
+        self._decoder: Decoder | None = decoder
+        self._step = threading.Lock()
+        self._health = LayerHealth(self.total)
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path = DEFAULT_MODEL,
+        *,
+        dtype: str = "auto",
+        threads: int | None = None,
+        home: str | Path | None = None,
+        quality: float = 0.003,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Loads a model by name, folder, hub id or GGUF file, fetching it first where needed.
+
+        `dtype`: "fp32" (reference), "bf16", "int8" (weights only), or "auto": int8 on a CPU, bf16 on a GPU. `threads`: CPU threads
+        of the whole process. `quality`: the share of likelihood that the budget "auto" may lose. Raises WeightsError, PlanError.
+        """
+        if dtype not in _DTYPES:
+            raise GatedError(f"dtype={dtype!r}: give one of {', '.join(_DTYPES)}.")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        folder = locate(source, home=home, progress=progress)
+        config = DecoderConfig.from_folder(folder)
+        weights = read_tensors(folder)
+        model_fingerprint = fingerprint(weights)
+        cuda = torch.cuda.is_available()
+        chosen = ("bf16" if cuda else "int8") if dtype == "auto" else dtype
+        decoder = Decoder(config, weights, dtype=chosen, device="cuda" if cuda and chosen != "int8" else "cpu")
+        return cls(
+            decoder,
+            ChatTokenizer(folder),
+            find_plan(folder, config, model_fingerprint),
+            name=folder.name,
+            model_fingerprint=model_fingerprint,
+            quality=quality,
+        )
+
+    def resolve_budget(self, max_depth: object = "auto") -> Budget:
+        """The budget that `max_depth` (int layers, "60%", "auto") means on this model. Raises BudgetError."""
+        return resolve_budget(max_depth, self.plan, quality=self.quality)
+
+    def count_tokens(self, prompt: Prompt, *, raw: bool = False) -> int:
+        """Prompt tokens that `generate` would read, chat template included."""
+        return len(self.tokenizer.encode_prompt(prompt, raw=raw))
+
+    def generate(self, prompt: Prompt, **settings: Any) -> Generation:
+        """The whole answer to a prompt; the settings are those of `stream`. Raises as `stream` does."""
+        chunks = list(self.stream(prompt, **settings))
+        last = chunks[-1]
+        assert last.finish_reason is not None
+        assert last.usage is not None
+        return Generation(
+            text="".join(chunk.text for chunk in chunks),
+            finish_reason=last.finish_reason,
+            usage=last.usage,
+            depth=last.depth,
+            confidence=last.confidence or 0.0,
+        )
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_depth: int | str = "auto",
+        max_tokens: int = 64,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        stop: str | Sequence[str] | None = (),
+        seed: int = 0,
+        gate_prefill: bool = False,
+        cancel: Cancel | None = None,
+        raw: bool = False,
+    ) -> Iterator[Chunk]:
+        """Chunks of the answer as they are made; the last one has `finish_reason`, `usage` and `confidence`.
+
+        `prompt`: messages, or a string that is one user turn (with `raw`, text to continue). Every generated token is chosen by a
+        pass within `max_depth`; the prompt before it is read at full depth unless `gate_prefill`. Settings are checked before the
+        first chunk is asked for. Raises PromptError, BudgetError, SamplingError, and LogitsError from a damaged checkpoint.
+        """
+        sampling = Sampling(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stop_words(stop), seed=seed)
+        budget = self.resolve_budget(max_depth)
+        ids = self.tokenizer.encode_prompt(prompt, raw=raw)
+        if len(ids) >= self.context:
+            raise PromptError(
+                f"The prompt has {len(ids)} tokens; {self.name} reads {self.context} with room for at least one more. Shorten it."
+            )
+        if self._decoder is None:
+            raise GatedError("This model is closed: load it again.")
+        request = _Request(self, self._decoder, ids, budget, sampling, gate_prefill=gate_prefill)
+        return request.run(cancel)
+
+    def get_layer_health(self) -> dict[str, Any]:
+        """Per layer, how often it and each of its branches ran over the last requests, 0 to 1."""
+        return self._health.report()
+
+    def close(self) -> None:
+        """Frees the weights; the model cannot generate any more."""
+        self._decoder = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def find_plan(folder: Path, config: DecoderConfig, model_fingerprint: str) -> Plan:
+    """The plan in the model's folder, else the one that ships under its name, else none: full depth only. Raises PlanError."""
+    for path in (folder / "plan.json", _ASSETS / f"{folder.name}.plan.json"):
+        if path.exists():
+            return Plan.read(path, model_fingerprint=model_fingerprint)
+    return Plan(total=config.layers, attention_share=config.attention_share, model_fingerprint=model_fingerprint)
+
+
+class _Request:
+    """One generation under way."""
+
+    def __init__(
+        self, llm: GatedLLM, decoder: Decoder, ids: list[int], budget: Budget, sampling: Sampling, *, gate_prefill: bool
+    ) -> None:
+        self._llm, self._decoder, self._budget, self._sampling = llm, decoder, budget, sampling
+        self._prompt = ids
+        self._room = min(sampling.max_tokens, llm.context - len(ids))
+        self._mask = llm.plan.mask(budget.dropped)
+        self._depth = llm.plan.depth_at(budget.dropped)
+        self._gate_prefill = gate_prefill
+        self._confidences: list[float] = []
+
+    @property
+    def _full(self) -> bool:
+        return self._budget.dropped == 0
+
+    @torch.inference_mode()
+    def _read(self) -> tuple[KVCache, Tensor]:
+        """Reads the prompt; returns the cache and the logits that choose the first token.
+
+        The last prompt token chooses it, so under a budget that token has a pass of its own, within the budget.
+        """
+        decoder, ids = self._decoder, self._prompt
+        gated = self._gate_prefill and not self._full
+        kept = [len(ids) + self._room if attention else len(ids) for attention, _ in self._mask]
+        cache = decoder.cache(kept)
+        mask = self._mask if gated else None
+        whole = len(ids) if self._full or gated else len(ids) - 1
+        hidden: Tensor | None = None
+        for start in range(0, whole, _PREFILL):
+            hidden = self._pass(ids[start : min(start + _PREFILL, whole)], cache, mask)
+        if whole < len(ids) or hidden is None:
+            hidden = self._pass(ids[whole:], cache, self._mask)
+        return cache, decoder.logits(hidden[0, -1:])[0]
+
+    @torch.inference_mode()
+    def _next(self, token: int, cache: KVCache) -> Tensor:
+        hidden = self._pass([token], cache, None if self._full else self._mask)
+        return self._decoder.logits(hidden[0])[0]
+
+    def _pass(self, ids: list[int], cache: KVCache, mask: RunMask | None) -> Tensor:
+        device = self._decoder.device
+        positions = torch.arange(cache.tokens, cache.tokens + len(ids), device=device)[None]
+        with self._llm._step:
+            return self._decoder.forward(torch.tensor([ids], device=device), positions, cache, mask)
+
+    def run(self, cancel: Cancel | None) -> Iterator[Chunk]:
+        sampler, text, stops = Sampler(self._sampling), TextStream(self._llm.tokenizer), StopText(self._sampling.stop)
+        ends = self._decoder.config.eos
+        reason, token, cache = "length", -1, None
+        try:
+            while len(self._confidences) < self._room:
+                if cancel is not None and cancel.is_set():
+                    reason = "cancelled"
+                    break
+                if cache is None:
+                    cache, logits = self._read()
+                else:
+                    logits = self._next(token, cache)
+                token, confidence = sampler.choose(logits)
+                self._confidences.append(confidence)
+                if token in ends:
+                    reason = "stop"
+                    break
+                piece, met = stops.push(text.push(token))
+                if met:
+                    yield self._last(piece, "stop")
+                    return
+                if piece:
+                    yield Chunk(text=piece, depth=self._report())
+            piece, met = stops.push(text.finish())
+            yield self._last(piece + stops.finish(), "stop" if met else reason)
+        finally:
+            self._llm._health.add(len(self._confidences), self._branch_runs())
+
+    def _last(self, text: str, reason: str) -> Chunk:
+        made = len(self._confidences)
+        usage = Usage(
+            prompt_tokens=len(self._prompt),
+            completion_tokens=made,
+            # the last prompt token's pass chooses the first new token and is counted as its depth
+            layer_tokens=(len(self._prompt) - 1) * self._prefill_depth + made * self._depth,
+        )
+        confidence = sum(self._confidences) / made if made else 0.0
+        return Chunk(text=text, depth=self._report(), finish_reason=reason, usage=usage, confidence=confidence)
+
+    @property
+    def _prefill_depth(self) -> float:
+        return self._depth if self._gate_prefill else float(self._llm.total)
+
+    def _branch_runs(self) -> tuple[tuple[int, int], ...]:
+        made = len(self._confidences)
+        return tuple((made * attention, made * mlp) for attention, mlp in self._mask)
+
+    def _report(self) -> DepthReport:
+        return DepthReport(
+            total=self._llm.total,
+            budget=self._budget.depth,
+            prefill=self._prefill_depth,
+            per_token=(self._depth,) * len(self._confidences),
+            branch_runs=self._branch_runs(),
+            policy=self._budget.policy,
+            gate_fingerprint=self._llm.plan.fingerprint,
+        )

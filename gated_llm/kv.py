@@ -1,0 +1,86 @@
+"""Keys and values of the tokens that ran, layer by layer (G4).
+
+Append-only: a layer whose attention branch was skipped for a token stores nothing for it. Keys are stored after the rotary
+turn, so position lives in the key and holes need no re-indexing. Knows nothing of plans or budgets.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .config import DecoderConfig
+
+_GROW = 256
+
+
+class KVCache:
+    """Buffers of one batch of sequences that advance together.
+
+    `capacity` tokens per layer are allocated at once; a layer that outgrows its buffer gets a larger one.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        capacity: Sequence[int],
+        *,
+        batch: int = 1,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        slots = 2 * config.kv_heads
+        self._kv = [torch.empty(batch, n, slots, config.head_dim, dtype=dtype, device=device) for n in capacity]
+        self._kv_heads = config.kv_heads
+        self._spans: list[list[tuple[int, int]]] = [[] for _ in capacity]
+        self._steps: list[Tensor] = []
+        self.lengths = [0] * len(capacity)
+        self.tokens = 0
+
+    def advance(self, positions: Tensor) -> None:
+        """Begins a pass over tokens at `positions` [batch, seq]; -1 marks padding."""
+        self._steps.append(positions)
+        self.tokens += positions.shape[1]
+
+    def append(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """Stores `kv` [batch, seq, 2 * kv_heads, head_dim] of the pass; returns all keys and values [batch, kv_heads, n, head_dim]."""
+        old, seq = self.lengths[layer], kv.shape[1]
+        new = old + seq
+        if new > self._kv[layer].shape[1]:
+            self._grow(layer, new)
+        buffer = self._kv[layer]
+        buffer[:, old:new] = kv
+        self.lengths[layer] = new
+        spans, start = self._spans[layer], self.tokens - seq
+        if spans and spans[-1][1] == start:
+            spans[-1] = (spans[-1][0], self.tokens)
+        else:
+            spans.append((start, self.tokens))
+        held = buffer[:, :new].transpose(1, 2)
+        return held[:, : self._kv_heads], held[:, self._kv_heads :]
+
+    def positions(self, layer: int) -> Tensor:
+        """Positions [batch, n] of the keys that this layer holds, in order."""
+        if len(self._steps) > 1:
+            self._steps = [torch.cat(self._steps, dim=1)]
+        return torch.cat([self._steps[0][:, start:stop] for start, stop in self._spans[layer]], dim=1)
+
+    @property
+    def bytes_used(self) -> int:
+        """Bytes of keys and values stored, without free room."""
+        return sum(
+            n * buffer[:, :1].numel() * buffer.element_size()
+            for n, buffer in zip(self.lengths, self._kv, strict=True)
+        )
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes allocated."""
+        return sum(buffer.numel() * buffer.element_size() for buffer in self._kv)
+
+    def _grow(self, layer: int, needed: int) -> None:
+        old = self._kv[layer]
+        room = needed + max(_GROW, needed // 2)
+        new = torch.empty(old.shape[0], room, *old.shape[2:], dtype=old.dtype, device=old.device)
+        new[:, : self.lengths[layer]] = old[:, : self.lengths[layer]]
+        self._kv[layer] = new

@@ -1,0 +1,379 @@
+"""Direct answers from a list of frequent questions (R3): import, match, and reasons not to match.
+
+Knows an embedder and a conflict check (negation, numbers, names; handed in, one implementation with the cache). A match
+needs a fitted score, made of cosine, lead over the next entry and shared words; `train/faq_fit.py` fits it against a
+false-answer budget. Entries live in one JSONL file; every change rewrites it whole or not at all.
+"""
+
+import csv
+import json
+import os
+import re
+import threading
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .errors import RouterError
+from .features import Embed, FloatArray, language_of
+
+Conflict = Callable[[str, str], str | None]
+SCORING = Path(__file__).parent / "assets" / "faq.json"
+_CANDIDATES = 8  # phrasings looked at
+MAX_ENTRIES = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One frequent question. `alternatives` are other ways to ask it; `id` follows from the question unless given."""
+
+    question: str
+    answer: str
+    alternatives: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.question.strip() or not self.answer.strip():
+            raise RouterError(
+                f"an FAQ entry needs a question and an answer; got question {self.question.strip()[:60]!r}"
+            )
+        if not self.id:
+            object.__setattr__(self, "id", sha256(plain(self.question).encode()).hexdigest()[:12])
+
+    @property
+    def phrasings(self) -> tuple[str, ...]:
+        return (self.question, *self.alternatives)
+
+    @property
+    def language(self) -> str:
+        return language_of(self.answer)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "question": self.question,
+            "answer": self.answer,
+            "alternatives": list(self.alternatives),
+            "tags": list(self.tags),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """The entry that answers: `score` is the fitted probability that it is right, `cosine` the similarity to `matched`."""
+
+    entry_id: str
+    question: str
+    answer: str
+    matched: str
+    score: float
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportReport:
+    added: int
+    updated: int
+    unchanged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """Fitted weights: probability that an entry is right = sigmoid(bias + weights · (cosine, lead, overlap))."""
+
+    bias: float
+    cosine: float
+    lead: float
+    overlap: float
+    threshold: float
+
+    @classmethod
+    def shipped(cls) -> "Scoring":
+        raw = json.loads(SCORING.read_text(encoding="utf-8"))
+        return cls(**{name: float(raw[name]) for name in cls.__slots__})
+
+    def probability(self, cosine: float, lead: float, overlap: float) -> float:
+        z = self.bias + self.cosine * cosine + self.lead * lead + self.overlap * overlap
+        return float(1 / (1 + np.exp(-z)))
+
+
+def plain(text: str) -> str:
+    """Text as it is compared for being the same: NFKC, lower case, no end marks, single spaces."""
+    return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip().lower().rstrip("?.!。？！ ")
+
+
+_STOP = frozenset(
+    ["a", "an", "the", "is", "are", "was", "were", "be", "am", "do", "does", "did", "can", "could", "will", "would", "should", "may", "i", "my", "me", "we", "our", "you", "your", "it", "its", "to", "of", "in", "on", "at", "for", "with", "and", "or", "how", "what", "when", "where", "which", "who", "why", "there", "this", "that", "please", "from", "by", "as", "if", "have", "has", "had", "not", "no", "any", "some", "get"]
+)
+
+
+def words(text: str) -> frozenset[str]:
+    """Content words of English, character pairs of Chinese."""
+    text = plain(text)
+    latin = {w for w in re.findall(r"[a-z0-9]+", text) if w not in _STOP}
+    chinese = re.findall(r"[\u3400-\u9fff]+", text)
+    return frozenset(latin | {run[i : i + 2] for run in chinese for i in range(max(1, len(run) - 1))})
+
+
+def overlap(a: str, b: str) -> float:
+    """Shared content words over all of them, 0 to 1; 0.3, a neutral value, across languages."""
+    if language_of(a) != language_of(b):
+        return 0.3
+    x, y = words(a), words(b)
+    return len(x & y) / max(1, len(x | y))
+
+
+class Faq:
+    """Entries with their embeddings. Safe to call from many threads; without a path it lives in memory only."""
+
+    def __init__(
+        self,
+        entries: Iterable[Entry] = (),
+        *,
+        embed: Embed,
+        conflict: Conflict | None = None,
+        path: str | Path | None = None,
+        scoring: Scoring | None = None,
+    ) -> None:
+        self._embed, self._conflict = embed, conflict or (lambda a, b: None)
+        self._file = Path(path) / "faq.jsonl" if path is not None else None
+        self._scoring = scoring or Scoring.shipped()
+        self._lock = threading.RLock()
+        self._seen: tuple[int, int] | None = None
+        self._vectors: dict[str, FloatArray] = {}
+        self._entries: dict[str, Entry] = {}
+        self._index: tuple[list[tuple[str, str]], FloatArray] | None = None
+        self._refresh()
+        own = list(entries)
+        if own:
+            self.add(own)
+
+    @classmethod
+    def open(
+        cls, path: str | Path, *, embed: Embed, conflict: Conflict | None = None, scoring: Scoring | None = None
+    ) -> "Faq":
+        """The FAQ kept in the folder `path`; an empty one when there is none yet."""
+        return cls(embed=embed, conflict=conflict, path=path, scoring=scoring)
+
+    def __len__(self) -> int:
+        self._refresh()
+        return len(self._entries)
+
+    def entries(self) -> tuple[Entry, ...]:
+        self._refresh()
+        return tuple(self._entries.values())
+
+    def import_file(self, path: str | Path) -> ImportReport:
+        """Adds the entries of a .csv, .jsonl or .md file; doing it again changes nothing. Raises RouterError."""
+        return self.add(read_entries(Path(path)))
+
+    def add(self, entries: Iterable[Entry]) -> ImportReport:
+        """Adds entries; one with a known id takes the place of the old one."""
+        with self._lock:
+            self._refresh()
+            added = updated = unchanged = 0
+            for entry in entries:
+                old = self._entries.get(entry.id)
+                added, updated, unchanged = (
+                    added + (old is None),
+                    updated + (old not in (None, entry)),
+                    unchanged + (old == entry),
+                )
+                self._entries[entry.id] = entry
+            if len(self._entries) > MAX_ENTRIES:
+                raise RouterError(
+                    f"an FAQ holds at most {MAX_ENTRIES} entries; put larger collections into a knowledge base"
+                )
+            if added or updated:
+                self._changed()
+            return ImportReport(added=added, updated=updated, unchanged=unchanged)
+
+    def delete(self, entry_id: str) -> bool:
+        """Removes an entry; False when there is none of that id."""
+        with self._lock:
+            self._refresh()
+            found = self._entries.pop(entry_id, None) is not None
+            if found:
+                self._changed()
+            return found
+
+    def match(self, text: str, vector: FloatArray | None = None) -> Match | None:
+        """The entry that answers `text`, or None when none surely does. `vector` [dim] is its embedding where known.
+
+        An entry in the language of the question is preferred; one in the other language answers when it is the only match.
+        """
+        self._refresh()
+        with self._lock:
+            if not self._entries:
+                return None
+            keys, matrix = self._matrix()
+            entries = self._entries.copy()
+        asked = plain(text)
+        cosines = matrix @ (self._embed([text])[0] if vector is None else vector)
+        best: dict[str, tuple[float, str]] = {}  # entry -> its closest phrasing that does not contradict the question
+        for i in np.argsort(-cosines)[:_CANDIDATES].tolist():
+            entry_id, phrasing = keys[i]
+            if entry_id not in best and (asked == plain(phrasing) or self._conflict(text, phrasing) is None):
+                best[entry_id] = 1.0 if asked == plain(phrasing) else float(cosines[i]), phrasing
+        accepted = [
+            match
+            for match in self._scored(text, best, entries, cosines, keys)
+            if match.score >= self._scoring.threshold
+        ]
+        mine = language_of(text)
+        return max(accepted, key=lambda m: (entries[m.entry_id].language == mine, m.score), default=None)
+
+    def _scored(
+        self,
+        text: str,
+        best: dict[str, tuple[float, str]],
+        entries: dict[str, Entry],
+        cosines: FloatArray,
+        keys: list[tuple[str, str]],
+    ) -> Iterator[Match]:
+        for entry_id, (cosine, phrasing) in best.items():
+            language = entries[entry_id].language
+            # an entry is not in doubt because its own translation is also close
+            rivals = [c for other, (c, _) in best.items() if other != entry_id and entries[other].language == language]
+            lead = cosine - max(rivals, default=self._floor(entry_id, cosines, keys))
+            score = (
+                1.0
+                if plain(phrasing) == plain(text)
+                else self._scoring.probability(cosine, lead, overlap(text, phrasing))
+            )
+            yield Match(
+                entry_id=entry_id,
+                question=entries[entry_id].question,
+                answer=entries[entry_id].answer,
+                matched=phrasing,
+                score=score,
+                cosine=cosine,
+            )
+
+    @staticmethod
+    def _floor(entry_id: str, cosines: FloatArray, keys: list[tuple[str, str]]) -> float:
+        """Cosine to the closest other entry when none of them is a candidate; 0 when there is no other."""
+        others = np.array([key != entry_id for key, _ in keys])
+        return float(cosines[others].max(initial=0.0))
+
+    def _matrix(self) -> tuple[list[tuple[str, str]], FloatArray]:
+        if self._index is None:
+            keys = [(entry.id, phrasing) for entry in self._entries.values() for phrasing in entry.phrasings]
+            new = list(dict.fromkeys(phrasing for _, phrasing in keys if phrasing not in self._vectors))
+            if new:
+                self._vectors.update(zip(new, self._embed(new), strict=True))
+            self._vectors = {phrasing: self._vectors[phrasing] for _, phrasing in keys}
+            self._index = keys, np.array([self._vectors[phrasing] for _, phrasing in keys], dtype=np.float32)
+        return self._index
+
+    def _changed(self) -> None:
+        self._index = None
+        if self._file is None:
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        half = self._file.with_suffix(f".{os.getpid()}.tmp")
+        half.write_text(
+            "".join(json.dumps(e.to_dict(), ensure_ascii=False) + "\n" for e in self._entries.values()),
+            encoding="utf-8",
+        )
+        os.replace(half, self._file)
+        self._seen = _stamp(self._file)
+
+    def _refresh(self) -> None:
+        """Reads the file again when another process has changed it."""
+        if self._file is None or (now := _stamp(self._file)) == self._seen:
+            return
+        with self._lock:
+            if now != self._seen:
+                self._entries = {entry.id: entry for entry in read_entries(self._file)} if now else {}
+                self._index, self._seen = None, now
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_mtime_ns, stat.st_size
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Entries of a .csv, .jsonl or .md file; later ones with the same question replace earlier ones.
+
+    CSV has columns question, answer and optionally alternatives (split at `|`), tags, id. JSONL has the same as fields.
+    Markdown has a heading per question; a line `Also: one | two` (or `也问：`) under it lists alternatives.
+    """
+    readers = {".csv": _from_csv, ".jsonl": _from_jsonl, ".md": _from_markdown, ".markdown": _from_markdown}
+    if path.suffix.lower() not in readers:
+        raise RouterError(f"{path.name}: an FAQ is imported from {', '.join(readers)}")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RouterError(f"{path}: cannot be read as UTF-8 text ({type(error).__name__})") from error
+    entries = {entry.id: entry for entry in readers[path.suffix.lower()](text, path.name)}
+    return list(entries.values())
+
+
+def _entry(row: dict[str, Any], where: str) -> Entry:
+    known = {str(key).strip().lower(): value for key, value in row.items() if key is not None}
+    try:
+        return Entry(
+            question=str(known["question"] or "").strip(),
+            answer=str(known["answer"] or "").strip(),
+            id=str(known.get("id") or "").strip(),
+            alternatives=_several(known.get("alternatives")),
+            tags=_several(known.get("tags")),
+        )
+    except KeyError as error:
+        raise RouterError(f"{where}: no {error.args[0]}; each entry needs question and answer") from None
+    except RouterError as error:
+        raise RouterError(f"{where}: {error}") from None
+
+
+def _several(value: Any) -> tuple[str, ...]:
+    parts: Sequence[Any] = value if isinstance(value, list) else re.split(r"[|\n]", value or "")
+    return tuple(dict.fromkeys(str(part).strip() for part in parts if str(part).strip()))
+
+
+def _from_csv(text: str, name: str) -> Iterator[Entry]:
+    for number, row in enumerate(csv.DictReader(text.splitlines(keepends=True)), 2):
+        yield _entry(row, f"{name}, row {number}")
+
+
+def _from_jsonl(text: str, name: str) -> Iterator[Entry]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise RouterError(f"{name}, line {number}: not a JSON object")
+        yield _entry(row, f"{name}, line {number}")
+
+
+_HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$")
+_ALSO = re.compile(r"^\s*(?:[-*]\s*)?(?:also|也问|又问)\s*[:：]\s*(.+)$", re.IGNORECASE)
+
+
+def _from_markdown(text: str, name: str) -> Iterator[Entry]:
+    """Headings without text under them (a title) are no entries."""
+    heading, also, body = "", list[str](), list[str]()
+    for line in [*text.splitlines(), "# "]:
+        if found := _HEADING.match(line) or (line == "# " or None):
+            if heading and "\n".join(body).strip():
+                yield replace(
+                    Entry(question=heading, answer="\n".join(body).strip()), alternatives=tuple(dict.fromkeys(also))
+                )
+            heading, also, body = (found.group(1) if isinstance(found, re.Match) else ""), [], []
+        elif (alternative := _ALSO.match(line)) and not "".join(body).strip():
+            also += [part.strip() for part in re.split(r"[|｜]", alternative.group(1)) if part.strip()]
+        else:
+            body.append(line)

@@ -1,0 +1,285 @@
+"""A conversation as the router sees it: one text to embed, what the user asked about depth, and cheap counts (R1, R2).
+
+Knows no model, no route and no budget. English and Chinese. Guiding words, answer anchors and `<depth_hint:N>` follow
+G10 and G14; `squash` undoes the disguises the guard (R4) has to see through.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .decision import Message
+
+FloatArray = NDArray[np.float32]
+MAX_CHARS = 4000  # of the text that is embedded: 2,000 from each end
+
+
+@runtime_checkable
+class Embed(Protocol):
+    """Texts in, float32 unit rows [n, dim] out; `fingerprint` names the encoder."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def __call__(self, texts: Sequence[str], /) -> FloatArray: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What the words of a request say about depth. `depth` is the number in `<depth_hint:N>`, in layers."""
+
+    depth: int | None = None
+    guiding: tuple[str, ...] = ()  # words that ask for more: detailed, step by step, 逐步
+    hurry: tuple[str, ...] = ()  # words that ask for less thinking: fastest thinking, 最简
+    anchors: tuple[str, ...] = ()  # fixed answer forms: no explanation, 只回答
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """`text` is the last turn without tags; `focus` is what gets embedded (a follow-up carries the turn before it)."""
+
+    text: str
+    focus: str
+    language: str  # "en" | "zh"
+    hints: Hints
+    follow_up: bool
+    cheap: FloatArray  # [len(CHEAP)]
+
+
+_DEPTH_TAG = re.compile(r"<\s*depth_hint\s*[:=]\s*(\d{1,4})\s*>", re.IGNORECASE)
+_GUIDING = re.compile(
+    r"\b(?:in (?:great |full |more )?details?|detailed|comprehensive(?:ly)?|thorough(?:ly)?|exhaustive(?:ly)?|"
+    r"step[ -]by[ -]step|one by one|in[ -]depth|think (?:hard|carefully|deeply)|show your (?:work|reasoning))\b"
+    r"|详细|全面|逐步|分步|一一|一步一步|一步步|深入|仔细思考|认真思考|写出(?:推理)?过程|推理过程",
+    re.IGNORECASE,
+)
+_LEAST = (
+    r"least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|minimi[sz]e|lowest|fewest|smallest|less|"
+    r"quick|fast|shallow|no|zero|without"
+)
+_THOUGHT = (
+    r"thinking|thought|thoughts|reasoning|deliberation|reflection|layers?|depth|computation|compute|effort|analysis|"
+    r"consideration|processing|brainpower"
+)
+_HURRY = re.compile(
+    rf"\b(?:{_LEAST})\b(?:\W+\w+){{0,3}}?\W+(?:{_THOUGHT})\b"
+    rf"|\b(?:{_THOUGHT})\b(?:\W+\w+){{0,3}}?\W+(?:least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|lowest|fewest)\b"
+    r"|\b(?:think|reason|reflect|deliberate|compute|analy[sz]e)\b(?:\W+\w+){0,2}?\W+(?:least|less|fast|fastest|quickly|simply|minimally|as little)\b"
+    r"|\b(?:do not|don'?t|dont|never|without|stop)\W+(?:over ?)?(?:think|thinking|reason|reasoning|reflect|reflecting|deliberat\w+)\b"
+    r"|\b(?:fastest|quickest|simplest|shortest|least)\b(?:\W+\w+){0,2}?\W+(?:answer|reply|response|output|mode|path|way to (?:answer|reply|respond))\b"
+    r"|\b(?:answer|reply|respond|output|tell me|say it)\b(?:\W+\w+){0,4}?\W+(?:fastest|quickest|as (?:fast|quickly|simply) as|instantly|immediately)\b"
+    r"|\bskip(?:ping)?\W+(?:\w+\W+){0,3}?(?:thinking|thought|reasoning|layers?|analysis|checks?)\b"
+    r"|(?:用|以|按|靠|走)?最(?:少|快|简|简单|简短|浅|低|小)(?:的|地)?(?:思考|思维|推理|层|步骤|计算|算力|方式|方法|速度|路径|模式|深度|分析|回答|答案|回复|话|语言|时间)"
+    r"|(?:思考|推理|层数|计算|算力|深度|分析)(?:得|要|用)?(?:越|尽量|尽可能)?(?:最)?(?:少|快|简|简单|浅|低)(?:越好)?"
+    r"|(?:不要|别|无需|不用|不必|无须|跳过|省略)(?:去)?(?:多|过多|深入|仔细)?(?:思考|推理|想|分析|考虑)"
+    r"|最少最快|最快最简|最少最简|最简最快",
+    re.IGNORECASE,
+)
+_ANCHOR = re.compile(
+    r"\b(?:answer|reply|respond|output|return|give)\b(?:\W+\w+){0,4}?\W+(?:exactly|only|just|in this form|in the form|"
+    r"one word|a single|yes or no|true or false|the number|the letter|json)\b"
+    r"|\b(?:only|just)\W+(?:answer|reply|respond|output|return|give|the answer|yes|one word|a number)\b"
+    r"|\b(?:no|without|skip)\W+(?:any\W+)?(?:explanations?|explaining|comments?|commentary|preamble|extra text)\b"
+    r"|\b(?:do not|don'?t)\W+explain\b|\bin one word\b|\byes or no\b"
+    r"|只(?:需|要|用|能)?(?:回答|输出|返回|给出|说|写)|不(?:要|用|必|需要)解释|无需解释|仅(?:回答|输出|返回|给出)"
+    r"|直接(?:回答|给出|输出)|用一个(?:词|字)回答|回答是或否|是或否",
+    re.IGNORECASE,
+)
+_CJK = re.compile(r"[\u3400-\u9fff]")
+_WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?|\d+(?:[.,]\d+)*|[\u3400-\u9fff]")
+
+
+def language_of(text: str) -> str:
+    """ "zh" when at least a fifth of the letters are Chinese characters, else "en"."""
+    letters = sum(ch.isalpha() for ch in text)
+    return "zh" if letters and 5 * len(_CJK.findall(text)) >= letters else "en"
+
+
+def read_hints(text: str) -> tuple[str, Hints]:
+    """The text without depth tags, and what it asked for. Of several tags the last one counts."""
+    tags = _DEPTH_TAG.findall(text)
+    text = _DEPTH_TAG.sub(" ", text).strip() if tags else text.strip()
+    plain = unicodedata.normalize("NFKC", text)
+    return text, Hints(
+        depth=int(tags[-1]) if tags else None,
+        guiding=_found(_GUIDING, plain),
+        hurry=_found(_HURRY, plain),
+        anchors=_found(_ANCHOR, plain),
+    )
+
+
+def _found(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(match.group(0).lower() for match in pattern.finditer(text)))
+
+
+# A turn that only makes sense after the one before it ("commit it", "and in winter?", "为什么呢").
+_FOLLOW = re.compile(
+    r"^\W*(?:and|but|so|then|also|what about|how about|why(?: not)?\W*$|how so|continue|go on|go ahead|more|again|"
+    r"yes|no|ok(?:ay)?|sure|do (?:it|that|so)|explain|elaborate|rewrite|same)\b"
+    r"|\b(?:it|that|this|those|these|them|they|he|she|him|her|his|its|their|the (?:former|latter|above|same|"
+    r"previous|first|second|last) ?(?:one)?|your (?:previous|last) (?:answer|response|reply))\b"
+    r"|^(?:那|那么|然后|还有|继续|接着|再|而|为什么呢?[？?]?$|怎么说|具体点|好的?|可以|是的|对|不)"
+    r"|它|他|她|这个|那个|这些|那些|上面|刚才|前面|之前说|呢[？?]?$",
+    re.IGNORECASE,
+)
+_SHORT = {"en": 12, "zh": 16}  # words; characters
+
+
+def is_follow_up(text: str, history: Sequence[Message]) -> bool:
+    """True when an earlier user turn exists and this one is short and leans on it."""
+    if not any(m.role == "user" for m in history):
+        return False
+    words = len(_WORD.findall(text))
+    return words <= 3 or (words <= _SHORT[language_of(text)] and _FOLLOW.search(text) is not None)
+
+
+def read(messages: Sequence[Message]) -> Features:
+    """Features of the last turn of a conversation. Never fails on odd text; costs tens of microseconds."""
+    text, hints = read_hints(messages[-1].content)
+    history = messages[:-1]
+    follow_up = is_follow_up(text, history)
+    focus = text
+    if follow_up:
+        before = next(m.content for m in reversed(history) if m.role == "user")
+        focus = f"{read_hints(before)[0]}\n{text}"
+    if len(focus) > MAX_CHARS:
+        focus = focus[: MAX_CHARS // 2] + "\n" + focus[-MAX_CHARS // 2 :]
+    return Features(
+        text=text,
+        focus=focus,
+        language=language_of(focus),
+        hints=hints,
+        follow_up=follow_up,
+        cheap=cheap_of(focus, hints, bool(history)),
+    )
+
+
+def _has(pattern: str) -> Callable[[str], float]:
+    compiled = re.compile(pattern, re.IGNORECASE)
+    return lambda text: float(compiled.search(text) is not None)
+
+
+_PATTERNS: Mapping[str, Callable[[str], float]] = {
+    "what": _has(r"\bwhat\b|什么|啥"),
+    "which": _has(r"\bwhich\b|哪"),
+    "who": _has(r"\bwho(?:se|m)?\b|谁"),
+    "when": _has(r"\bwhen\b|\bwhat (?:year|date|time|day)\b|何时|什么时候|哪一?年|几月|几点"),
+    "where": _has(r"\bwhere\b|哪里|哪儿|何处|什么地方"),
+    "why": _has(r"\bwhy\b|为什么|为何|原因|怎么会"),
+    "how": _has(r"\bhow\b|怎么|如何|怎样|怎么办"),
+    "how_much": _has(r"\bhow (?:many|much|long|far|old|big|tall)\b|多少|几[个只本元天次年岁倍分]|多[大长远高重]"),
+    "yes_no": _has(r"^\W*(?:is|are|was|were|do|does|did|can|could|will|would|should|has|have)\b|吗[？?]?\s*$|是否"),
+    "imperative": _has(
+        r"^\W*(?:please )?(?:write|create|generate|make|give|list|explain|describe|compare|translate|summari[sz]e|"
+        r"rewrite|classify|extract|design|plan|implement|solve|find|compose|draft|suggest|tell)\b|^请|^给|^写|^将|^把|^编写"
+    ),
+    "compare": _has(
+        r"\b(?:compare|difference|versus|vs|better|pros and cons|trade-?offs?)\b|比较|区别|优缺点|对比|异同"
+    ),
+    "plan": _has(r"\b(?:plan|strategy|design|roadmap|itinerary|schedule|steps?)\b|计划|方案|规划|设计|步骤|策略"),
+    "reason": _has(
+        r"\b(?:prove|derive|deduce|calculate|solve|reason|logic|therefore|suppose|assume|if)\b|证明|推导|计算|求|假设|如果|推理"
+    ),
+    "create": _has(
+        r"\b(?:story|poem|essay|article|blog|email|letter|song|script|speech)\b|故事|诗|文章|作文|邮件|歌词|剧本|演讲"
+    ),
+    "edit": _has(
+        r"\b(?:translate|summari[sz]e|rewrite|paraphrase|classify|correct|proofread|extract)\b|翻译|总结|概括|改写|分类|提取|润色|摘要"
+    ),
+    "code": _has(
+        r"```|\b(?:python|java(?:script)?|c\+\+|sql|html|function|algorithm|code|regex|bug|api)\b|代码|编程|程序|函数|算法"
+    ),
+    "math": _has(
+        r"\d\s*[-+*/×÷=^<>]\s*\(?\d|\b(?:equation|sum|average|percent|ratio|probability|integral)\b|方程|平均|百分|概率|一共|剩下|还剩|面积"
+    ),
+    "choices": _has(r"\n\s*\(?[A-D][.．、)]\s*\S"),
+    "i": _has(r"\b(?:i|my|me|mine|we|our)\b|我"),
+    "you": _has(r"\b(?:you|your|u|ur)\b|你|您"),
+    "greeting": _has(
+        r"^\W*(?:hi|hello|hey|good (?:morning|evening|night)|bye|thanks?|thank you)\b|^你好|^您好|谢谢|再见|早上好|晚安"
+    ),
+    "support": _has(
+        r"\b(?:account|card|payment|order|refund|password|transfer|balance|bill|invoice|delivery|log ?in|subscription)\b"
+        r"|账户|账号|帐号|银行卡|支付|订单|退款|密码|转账|余额|发票|快递|物流|登录|会员|客服"
+    ),
+    "now": _has(
+        r"\b(?:now|today|tonight|tomorrow|yesterday|current(?:ly)?|latest|this (?:week|month|year))\b|现在|今天|明天|昨天|目前|最新|今年|本周"
+    ),
+    "context": _has(r"\b(?:following|given|below|above)\b.*[:\n]|以下|下面|下列|给定|根据.{0,12}(?:文|段)"),
+    "question_mark": _has(r"[?？]"),
+}
+_COUNTS = (
+    "log_chars",
+    "log_words",
+    "log_sentences",
+    "log_lines",
+    "digit_share",
+    "log_numbers",
+    "cjk_share",
+    "upper_share",
+    "punctuation_share",
+    "guiding",
+    "hurry",
+    "anchors",
+    "history",
+)
+CHEAP: tuple[str, ...] = (*_COUNTS, *_PATTERNS)
+
+
+def cheap_of(text: str, hints: Hints, history: bool) -> FloatArray:
+    """Counts and pattern flags of one text, [len(CHEAP)], each roughly between 0 and 2."""
+    text = unicodedata.normalize("NFKC", text)
+    size = max(1, len(text))
+    counts = (
+        np.log1p(len(text)) / 4,
+        np.log1p(len(_WORD.findall(text))) / 3,
+        np.log1p(len(re.findall(r"[.!?。！？](?:\s|$)|[。！？]", text))) / 2,
+        np.log1p(text.count("\n")) / 2,
+        sum(ch.isdigit() for ch in text) / size,
+        np.log1p(len(re.findall(r"\d+(?:[.,]\d+)*", text))) / 2,
+        len(_CJK.findall(text)) / size,
+        sum(ch.isupper() for ch in text) / size,
+        sum(not ch.isalnum() and not ch.isspace() for ch in text) / size,
+        float(bool(hints.guiding)),
+        float(bool(hints.hurry)),
+        float(bool(hints.anchors)),
+        float(history),
+    )
+    return np.array([*counts, *(flag(text) for flag in _PATTERNS.values())], dtype=np.float32)
+
+
+# Letters of other scripts that look Latin (Cyrillic, Greek), and digits and signs used in their place.
+_HOMOGLYPHS = str.maketrans(
+    "аеорсухіјѕԁһкмтвгпАЕОРСУХІЈЅНКМТВαοειτκνρυχΑΟΕΙΤΚΝΡΥΧΒΗΜΖɑɡıℓ",
+    "aeopcyxijsdhkmtbrnaeopcyxijshkmtbaoeitkvpuxaoeitknpyxbhmzagil",
+)
+_LEET = str.maketrans("013457@$!", "oieastasi")
+_SPACED = re.compile(r"(?<![A-Za-z])(?:[A-Za-z][\s._\-*|/]){2,}[A-Za-z](?![A-Za-z])")
+_INNER = re.compile(r"(?<=[A-Za-z])[._*|~^]+(?=[A-Za-z])")
+_CJK_GAP = re.compile(r"(?<=[\u3400-\u9fff])[\s._\-*|/·,，~]+(?=[\u3400-\u9fff])")
+
+
+def squash(text: str) -> str:
+    """Plain lower-case text out of a disguised one: full width, zero width, accents, look-alikes, s p a c i n g, leet.
+
+    Meant for matching, not for reading: single spaced-out letters are joined into words.
+    """
+    text = unicodedata.normalize("NFKC", text)
+    text = "".join(ch for ch in text if unicodedata.category(ch) not in ("Cf", "Mn", "Cc") or ch in "\n\t ")
+    text = unicodedata.normalize("NFKD", text)
+    text = "".join(ch for ch in text if unicodedata.category(ch) != "Mn").translate(_HOMOGLYPHS)
+    text = _CJK_GAP.sub("", text)
+    text = re.sub(r"[A-Za-z0-9@$!]*[A-Za-z][A-Za-z0-9@$!]*", lambda m: _unleet(m.group(0)), text)
+    text = _SPACED.sub(lambda m: re.sub(r"[^A-Za-z]", "", m.group(0)), text)
+    return re.sub(r"\s+", " ", _INNER.sub("", text)).strip().lower()
+
+
+def _unleet(word: str) -> str:
+    """A word whose inner digits stand for letters (l3ast); plain words, numbers and endings like `!` stay."""
+    core = word.rstrip("!$@")
+    return core.translate(_LEET) + word[len(core) :] if re.search(r"[A-Za-z][013457@$!]+[A-Za-z]", core) else word

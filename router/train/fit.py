@@ -1,0 +1,176 @@
+"""Trains the classifier's small network in numpy: one hidden layer, four heads, AdamW, dropout, masked losses.
+
+Knows arrays, no text. On 2 cores a minute is enough, so no torch is needed to train a router of one's own.
+Temperatures and the conformal threshold are fitted on the calibration split, never on the data trained on.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..features import FloatArray
+from .data import ROUTES, Table
+
+HIDDEN = 256
+DEPTHS = 3
+HEADS = {"route": len(ROUTES), "depth": DEPTHS, "cacheable": 2, "weak": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """Weights with the inputs' scaling folded in: w1 [inputs, HIDDEN], w2 [HIDDEN, sum of heads]; temperature per head."""
+
+    w1: FloatArray
+    b1: FloatArray
+    w2: FloatArray
+    b2: FloatArray
+    temperature: dict[str, float]
+    conformal: float
+
+    @property
+    def parameters(self) -> int:
+        return self.w1.size + self.b1.size + self.w2.size + self.b2.size
+
+    def logits(self, x: FloatArray) -> dict[str, FloatArray]:
+        """Scaled logits of each head, [n, classes]."""
+        z = np.maximum(x @ self.w1 + self.b1, 0) @ self.w2 + self.b2
+        parts = np.split(z, np.cumsum(list(HEADS.values()))[:-1], axis=1)
+        return {head: part / self.temperature[head] for head, part in zip(HEADS, parts, strict=True)}
+
+
+def labels_of(table: Table) -> dict[str, NDArray[np.int64]]:
+    return {"route": table.route, "depth": table.depth, "cacheable": table.cacheable, "weak": table.weak}
+
+
+def softmax(z: FloatArray) -> FloatArray:
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def weights_of(table: Table) -> dict[str, FloatArray]:
+    """Loss weight per row and head: languages and routes count alike (by square root), missing labels not at all."""
+    languages = np.array([example.language == "zh" for example in table.examples])
+    weights = {}
+    for head, label in labels_of(table).items():
+        weight = np.zeros(len(table), dtype=np.float32)
+        known = label >= 0
+        for value in range(HEADS[head]):
+            for zh in (False, True):
+                rows = known & (label == value) & (languages == zh)
+                if rows.any():
+                    weight[rows] = 1 / np.sqrt(rows.sum())
+        weights[head] = weight / weight[known].mean() if known.any() else weight
+    return weights
+
+
+def fit(
+    train: Table,
+    calibration: Table,
+    *,
+    epochs: int = 14,
+    batch: int = 256,
+    rate: float = 2e-3,
+    decay: float = 0.02,
+    dropout: float = 0.3,
+    alpha: float = 0.08,
+    seed: int = 0,
+) -> Fitted:
+    """Trains on `train`, then calibrates on `calibration`. `alpha` is the conformal miss rate aimed at."""
+    draw = np.random.default_rng(seed)
+    mean, scale = train.x.mean(axis=0), train.x.std(axis=0) + 1e-3
+    x, labels, weights = (train.x - mean) / scale, labels_of(train), weights_of(train)
+    inputs, outputs = x.shape[1], sum(HEADS.values())
+    theta = [
+        draw.normal(0, np.sqrt(2 / inputs), (inputs, HIDDEN)).astype(np.float32),
+        np.zeros(HIDDEN, np.float32),
+        draw.normal(0, np.sqrt(1 / HIDDEN), (HIDDEN, outputs)).astype(np.float32),
+        np.zeros(outputs, np.float32),
+    ]
+    first, second = [np.zeros_like(p) for p in theta], [np.zeros_like(p) for p in theta]
+    steps, step = epochs * -(-len(x) // batch), 0
+    for _ in range(epochs):
+        order = draw.permutation(len(x))
+        for start in range(0, len(x), batch):
+            rows = order[start : start + batch]
+            step += 1
+            gradients = _gradients(
+                theta,
+                x[rows],
+                {h: v[rows] for h, v in labels.items()},
+                {h: w[rows] for h, w in weights.items()},
+                dropout,
+                draw,
+            )
+            lr = rate * 0.5 * (1 + np.cos(np.pi * step / steps))
+            for i, gradient in enumerate(gradients):
+                first[i] += 0.1 * (gradient - first[i])
+                second[i] += 0.001 * (gradient**2 - second[i])
+                update = (first[i] / (1 - 0.9**step)) / (np.sqrt(second[i] / (1 - 0.999**step)) + 1e-8)
+                theta[i] -= lr * (update + decay * theta[i] * (theta[i].ndim == 2))
+    w1 = theta[0] / scale[:, None]
+    plain = Fitted(
+        w1=w1, b1=theta[1] - mean @ w1, w2=theta[2], b2=theta[3], temperature=dict.fromkeys(HEADS, 1.0), conformal=0.0
+    )
+    return calibrate(plain, calibration, alpha=alpha)
+
+
+def _gradients(
+    theta: list[FloatArray],
+    x: FloatArray,
+    labels: dict[str, NDArray[np.int64]],
+    weights: dict[str, FloatArray],
+    dropout: float,
+    draw: np.random.Generator,
+) -> list[FloatArray]:
+    w1, b1, w2, b2 = theta
+    x = x * (draw.random(x.shape, dtype=np.float32) > 0.1) / np.float32(0.9)
+    pre = x @ w1 + b1
+    mask = (pre > 0) * (draw.random(pre.shape, dtype=np.float32) > dropout) / np.float32(1 - dropout)
+    hidden = pre * mask
+    z = hidden @ w2 + b2
+    dz, at = np.zeros_like(z), 0
+    for head, size in HEADS.items():
+        known = labels[head] >= 0
+        if known.any():
+            p = softmax(z[known, at : at + size])
+            p[np.arange(len(p)), labels[head][known]] -= 1
+            dz[known, at : at + size] = p * weights[head][known, None] / len(x)
+        at += size
+    dh = (dz @ w2.T) * mask
+    return [x.T @ dh, dh.sum(axis=0), hidden.T @ dz, dz.sum(axis=0)]
+
+
+def calibrate(plain: Fitted, table: Table, *, alpha: float) -> Fitted:
+    """One temperature per head by likelihood; then the split-conformal quantile of `1 - p(true route)`.
+
+    Every (source, route) counts alike, since the sizes of the public sets say nothing about a user's traffic.
+    """
+    logits, labels = plain.logits(table.x), labels_of(table)
+    sources = np.array([f"{e.source}:{e.route}" for e in table.examples])
+    temperature = {}
+    for head in HEADS:
+        known = labels[head] >= 0
+        temperature[head] = (
+            _temperature(logits[head][known], labels[head][known], _even(sources[known])) if known.any() else 1.0
+        )
+    known = table.route >= 0
+    p = softmax(logits["route"][known] / temperature["route"])
+    miss = 1 - p[np.arange(len(p)), table.route[known]]
+    order = np.argsort(miss)
+    share = np.cumsum(_even(sources[known])[order])
+    quantile = float(miss[order][min(len(miss) - 1, int(np.searchsorted(share, 1 - alpha)))])
+    return Fitted(w1=plain.w1, b1=plain.b1, w2=plain.w2, b2=plain.b2, temperature=temperature, conformal=quantile)
+
+
+def _even(groups: NDArray[np.str_]) -> FloatArray:
+    """Weights that sum to one and give each group the same total."""
+    _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    weight = 1 / counts[inverse]
+    return np.asarray(weight / weight.sum(), dtype=np.float64)
+
+
+def _temperature(z: FloatArray, label: NDArray[np.int64], weight: FloatArray) -> float:
+    grid = np.exp(np.linspace(np.log(0.4), np.log(4.0), 60))
+    losses = [-(weight * np.log(softmax(z / t)[np.arange(len(z)), label] + 1e-12)).sum() for t in grid]
+    return float(grid[int(np.argmin(losses))])

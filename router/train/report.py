@@ -1,0 +1,132 @@
+"""How good a classifier is on held-out requests: accuracy, macro-F1, calibration error, coverage, confusion.
+
+Knows arrays and, for the picture, matplotlib (extra `plots`). No thresholds are fitted here.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import MissingExtra
+from ..features import FloatArray
+from .data import ROUTES, Table
+from .fit import Fitted, softmax
+
+BINS = 15
+
+
+def macro_f1(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> tuple[float, dict[str, float]]:
+    """Macro-F1 over the routes present in `truth`, and F1 of each."""
+    each = {}
+    for i, route in enumerate(ROUTES):
+        hit = int(((truth == i) & (guess == i)).sum())
+        if (truth == i).any():
+            each[route.value] = 2 * hit / max(1, int((truth == i).sum() + (guess == i).sum()))
+    return float(np.mean(list(each.values()))) if each else 0.0, each
+
+
+def calibration_error(p: FloatArray, right: NDArray[np.bool_], bins: int = BINS) -> float:
+    """Expected calibration error of confidences `p` [n] against whether they were right."""
+    edges = np.minimum((p * bins).astype(int), bins - 1)
+    return float(
+        sum(
+            abs(p[edges == b].mean() - right[edges == b].mean()) * (edges == b).mean()
+            for b in range(bins)
+            if (edges == b).any()
+        )
+    )
+
+
+def confusion(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> list[list[int]]:
+    """Counts, [true route][guessed route], in the order of ROUTES."""
+    table = np.zeros((len(ROUTES), len(ROUTES)), dtype=int)
+    np.add.at(table, (truth, guess), 1)
+    return [[int(n) for n in row] for row in table]
+
+
+def measure(fitted: Fitted, test: Table) -> dict[str, Any]:
+    """Metrics of a fitted network by language, by source, and over all, on the rows that carry a route."""
+    table = test.where(lambda e: e.route is not None)
+    p = softmax(fitted.logits(table.x)["route"])
+    language = np.array([e.language for e in table.examples])
+    source = np.array([e.source for e in table.examples])
+    groups = {"all": np.ones(len(table), dtype=bool), **{name: language == name for name in sorted(set(language))}}
+    sources = {
+        name: float((p[source == name].argmax(1) == table.route[source == name]).mean()) for name in sorted(set(source))
+    }
+    return {
+        "routes": [route.value for route in ROUTES],
+        **{name: route_metrics(p[rows], table.route[rows], fitted.conformal) for name, rows in groups.items()},
+        "accuracy_by_source": {name: round(value, 4) for name, value in sources.items()},
+    }
+
+
+def route_metrics(p: FloatArray, truth: NDArray[np.int64], conformal: float) -> dict[str, Any]:
+    """Metrics of route probabilities [n, routes] with the conformal threshold that abstention uses."""
+    guess = p.argmax(axis=1)
+    f1, each = macro_f1(truth, guess)
+    inside = p >= 1 - conformal
+    deepest = np.where(
+        inside.any(axis=1), len(ROUTES) - 1 - inside[:, ::-1].argmax(axis=1), np.sort(np.argsort(p)[:, -2:])[:, -1]
+    )
+    single = inside.sum(axis=1) == 1
+    return {
+        "n": len(truth),
+        "accuracy": round(float((guess == truth).mean()), 4),
+        "macro_f1": round(f1, 4),
+        "f1": {name: round(value, 4) for name, value in each.items()},
+        "ece": round(calibration_error(p.max(axis=1), guess == truth), 4),
+        "coverage": round(float(inside[np.arange(len(truth)), truth].mean()), 4),
+        "decided": round(float(single.mean()), 4),
+        "accuracy_decided": round(float((guess == truth)[single].mean()), 4) if single.any() else None,
+        "too_shallow": round(float((guess < truth).mean()), 4),
+        "too_shallow_after_abstention": round(float((deepest < truth).mean()), 4),
+        "confusion": confusion(truth, guess),
+    }
+
+
+def draw(fitted: Fitted, test: Table, path: Path) -> None:
+    """Reliability diagram and confusion matrix as one PNG. Raises MissingExtra without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("matplotlib", "plots") from None
+    table = test.where(lambda e: e.route is not None)
+    p = softmax(fitted.logits(table.x)["route"])
+    guess, best = p.argmax(axis=1), p.max(axis=1)
+    bins = np.minimum((best * BINS).astype(int), BINS - 1)
+    used = [b for b in range(BINS) if (bins == b).any()]
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+    left.plot(
+        [best[bins == b].mean() for b in used], [(guess == table.route)[bins == b].mean() for b in used], marker="o"
+    )
+    left.set(xlabel="predicted probability", ylabel="share right", title="Reliability", xlim=(0, 1), ylim=(0, 1))
+    counts = np.array(confusion(table.route, guess))
+    right.imshow(counts / np.maximum(1, counts.sum(axis=1, keepdims=True)), cmap="Blues", vmin=0, vmax=1)
+    names = [route.value for route in ROUTES]
+    right.set(
+        xticks=range(len(names)),
+        xticklabels=names,
+        yticks=range(len(names)),
+        yticklabels=names,
+        xlabel="routed to",
+        ylabel="is",
+        title="Confusion",
+    )
+    for i, row in enumerate(counts):
+        for j, count in enumerate(row):
+            right.text(
+                j,
+                i,
+                str(count),
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="white" if count > counts[i].sum() / 2 else "black",
+            )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)

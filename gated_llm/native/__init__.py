@@ -1,0 +1,9 @@
+"""native: decoding on a CPU by a small C++ kernel that the user's own compiler builds at first use.
+
+Without a compiler `available()` is False and the torch path serves. Knows no text, budgets or sampling.
+"""
+
+from .build import available
+from .decoder import NativeDecoder, NativeKV, Run, supports
+
+__all__ = ["NativeDecoder", "NativeKV", "Run", "available", "supports"]

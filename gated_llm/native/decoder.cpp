@@ -1,0 +1,425 @@
+// A decoder of the Llama family over quantised weights, one call per token (or per block of rows). Rows may belong to
+// different requests; each has its position, its key/value store and its own list of branches to run. A branch that a
+// row skips costs it nothing; weights are read once for all rows that do run. Knows nothing of text, sampling, gates'
+// training or memory for keys and values: the caller owns those. Plain C interface for ctypes.
+#include "attention.h"
+#include "pool.h"
+#include "quant.h"
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+extern "C" {
+struct Config {
+    int32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
+    int32_t kv_type;    // keys and values: 0 float, 1 half, 2 bfloat16
+    int32_t wide;       // activations as 16-bit integers instead of 8-bit
+    int32_t gelu;       // tanh gelu instead of silu
+    float eps, embed_scale, query_scale, attention_cap, logit_cap;
+};
+struct Kv {                            // one request; arrays over layers
+    void **data;                       // [capacity, 2 * kv_heads, head_dim]: keys, then values
+    int32_t **positions;               // [capacity]
+    int32_t *length, *capacity;
+};
+struct Batch {
+    int32_t rows, first, last;         // layers first..last-1
+    const int32_t *tokens;             // [rows], or null: hidden comes in
+    float *hidden;                     // [rows, hidden], in and out
+    const int32_t *positions, *sequence;  // [rows]
+    Kv *kv;                            // [sequences]
+    const uint8_t *run;                // [rows, layers, 2]: 0 skip, 1 run, 2 (attention) only store keys and values
+    const float *alpha;                // [rows, layers, 2] or null
+    int64_t *counts;                   // [layers, 2]: branches run, added to
+    const int32_t *logit_rows;         // [wanted]
+    int32_t wanted;
+    float *logits;                     // [wanted, vocab]
+};
+}
+
+enum MatrixKind { Q, K, V, O, GATE, UP, DOWN, EMBED, HEAD, MATRIX_KINDS };
+enum VectorKind { ATTN_NORM, ATTN_POST, MLP_NORM, MLP_POST, Q_NORM, K_NORM, Q_BIAS, K_BIAS, V_BIAS, FINAL_NORM, VECTOR_KINDS };
+constexpr int STAGES_PER_LAYER = 7, HEAD_TILES = 16;
+
+static void *pages(size_t bytes) {
+    constexpr size_t big = size_t(2) << 20;
+    void *p = nullptr;
+    bytes = (bytes + big - 1) / big * big;
+    if (posix_memalign(&p, big, bytes)) return nullptr;
+#ifdef __linux__
+    madvise(p, bytes, MADV_HUGEPAGE);  // weights are streamed: fewer page-table walks
+#endif
+    return p;
+}
+
+struct Arena {
+    struct Free { void operator()(uint8_t *p) const { free(p); } };
+    static constexpr size_t CHUNK = size_t(16) << 20;
+    std::vector<std::unique_ptr<uint8_t, Free>> chunks;
+    size_t used = 0, size = 0;
+
+    uint8_t *take(size_t bytes) {
+        bytes = (bytes + 127) / 128 * 128;
+        if (used + bytes > size) {
+            size = std::max(bytes, CHUNK);
+            uint8_t *p = (uint8_t *)pages(size);
+            if (!p) return nullptr;
+            chunks.emplace_back(p);
+            used = 0;
+        }
+        used += bytes;
+        return chunks.back().get() + used - bytes;
+    }
+};
+
+struct Layer {
+    Mat m[MATRIX_KINDS];
+    std::vector<float> v[VECTOR_KINDS];
+    const float *cos = nullptr, *sin = nullptr;  // [positions, head_dim / 2]
+    int window = 0;
+    const float *vec(int kind) const { return v[kind].empty() ? nullptr : v[kind].data(); }
+};
+
+struct Scratch {  // per thread
+    std::vector<float> scores, block;
+    std::vector<int> attend, keep, mlp, slot;  // rows that run attention; those plus rows that only store; MLP; store index
+    std::vector<int> added;
+    std::vector<const Group *> x;
+};
+
+struct Model {
+    Config c;
+    std::vector<Layer> layers;
+    Mat embed, head;
+    std::vector<float> final_norm;
+    Arena arena;
+    std::unique_ptr<Pool> pool;
+    std::vector<Scratch> scratch;
+    std::vector<float> hidden, query, branch;
+    std::vector<Group> normed, mixed, inner;
+    std::mutex mutex;  // one pass at a time
+    int rows = 0, turns = 0;
+
+    void set_threads(int n) {
+        if (pool && pool->threads == n) return;
+        pool.reset();
+        pool.reset(new Pool(n, (c.layers + 1) * STAGES_PER_LAYER));
+        scratch.resize(n);
+    }
+
+    void reserve(int n) {
+        if (n <= rows) return;
+        rows = n;
+        query.resize(size_t(n) * c.heads * c.head_dim);
+        branch.resize(size_t(n) * c.hidden);
+        normed.resize(size_t(n) * c.hidden / GROUP);
+        mixed.resize(size_t(n) * c.heads * c.head_dim / GROUP);
+        inner.resize(size_t(n) * c.ffn / GROUP);
+    }
+};
+
+static void rms_norm(const float *x, const float *w, int n, float eps, float *out) {
+    F squares{};
+    for (int i = 0; i < n; i += W) squares = fma(load(x + i), load(x + i), squares);
+    float scale = 1.0f / std::sqrt(sum(squares) / float(n) + eps);
+    for (int i = 0; i < n; i += W) store(out + i, load(x + i) * scale * load(w + i));
+}
+
+static void rotate(float *x, const float *cos, const float *sin, int half) {
+    for (int i = 0; i < half; i += W) {
+        F a = load(x + i), b = load(x + half + i), c = load(cos + i), s = load(sin + i);
+        store(x + i, fma(a, c, -(b * s)));
+        store(x + half + i, fma(b, c, a * s));
+    }
+}
+
+template <class Store> static void keep_values(Store *to, const float *from, int n) {
+    for (int i = 0; i < n; i += W) store(to + i, load(from + i));
+}
+
+template <bool Wide, class Store> class Forward {
+    Model &model;
+    const Config &c;
+    const Batch &b;
+    float *hidden;
+    Pool &pool;
+
+    float alpha(int row, int layer, int branch) const {
+        return b.alpha ? b.alpha[(size_t(row) * c.layers + layer) * 2 + branch] : 1.0f;
+    }
+    uint8_t runs(int row, int layer, int branch) const { return b.run[(size_t(row) * c.layers + layer) * 2 + branch]; }
+
+    void plan(Scratch &s, int layer) const {
+        s.attend.clear(), s.keep.clear(), s.mlp.clear(), s.added.clear();
+        s.slot.resize(b.rows);
+        for (int r = 0; r < b.rows; r++) {
+            if (runs(r, layer, 1)) s.mlp.push_back(r);
+            uint8_t attention = runs(r, layer, 0);
+            if (!attention) continue;
+            int request = b.sequence[r];
+            if (request >= int(s.added.size())) s.added.resize(request + 1, 0);
+            s.slot[r] = b.kv[request].length[layer] + s.added[request]++;
+            s.keep.push_back(r);
+            if (attention == 1) s.attend.push_back(r);
+        }
+    }
+
+    // Adds what the previous branch left (only models that norm a branch's output leave it), then norms and quantises.
+    void norm_row(int row, Scratch &s, const float *weight, const float *post, float scale, bool pending, bool wanted) {
+        float *x = hidden + size_t(row) * c.hidden, *buffer = s.block.data();
+        if (pending && post) {
+            rms_norm(&model.branch[size_t(row) * c.hidden], post, c.hidden, c.eps, buffer);
+            for (int i = 0; i < c.hidden; i += W) store(x + i, fma(splat(scale), load(buffer + i), load(x + i)));
+        }
+        if (!wanted) return;
+        rms_norm(x, weight, c.hidden, c.eps, buffer);
+        quantise<Wide>(buffer, c.hidden / GROUP, &model.normed[size_t(row) * c.hidden / GROUP]);
+    }
+
+    const Group *const *inputs(Scratch &s, const std::vector<int> &list, const std::vector<Group> &from, int width) const {
+        s.x.resize(list.size());
+        for (size_t i = 0; i < list.size(); i++) s.x[i] = &from[size_t(list[i]) * (width / GROUP)];
+        return s.x.data();
+    }
+
+    // One head of queries, keys or values for every row that needs it: product, bias, norm, rotation, storing.
+    void project(int unit, Scratch &s, int layer) {
+        const Layer &l = model.layers[layer];
+        const int dim = c.head_dim, kind = unit < c.heads ? Q : unit < c.heads + c.kv_heads ? K : V;
+        const int head = kind == Q ? unit : (unit - c.heads) % c.kv_heads;
+        const auto &list = kind == Q ? s.attend : s.keep;
+        const int n = int(list.size());
+        const Group *const *x = inputs(s, list, model.normed, c.hidden);
+        if (s.block.size() < size_t(n) * dim) s.block.resize(size_t(n) * dim);
+        float *block = s.block.data();
+        for (int t = 0; t < dim / W; t++)
+            product<Wide>(l.m[kind], head * (dim / W) + t, x, n, [&](int r, F y) { store(block + r * dim + t * W, y); });
+        const float *bias = l.vec(kind == Q ? Q_BIAS : kind == K ? K_BIAS : V_BIAS);
+        const float *norm = kind == Q ? l.vec(Q_NORM) : kind == K ? l.vec(K_NORM) : nullptr;
+        for (int r = 0; r < n; r++) {
+            float *y = block + r * dim;
+            if (bias) for (int i = 0; i < dim; i += W) store(y + i, load(y + i) + load(bias + head * dim + i));
+            if (norm) rms_norm(y, norm, dim, c.eps, y);
+            const int row = list[r];
+            const size_t turn = size_t(b.positions[row]) * (dim / 2);
+            if (kind != V) rotate(y, l.cos + turn, l.sin + turn, dim / 2);
+            if (kind == Q) {
+                float *q = &model.query[(size_t(row) * c.heads + head) * dim];
+                for (int i = 0; i < dim; i += W) store(q + i, load(y + i) * c.query_scale);
+                continue;
+            }
+            const Kv &kv = b.kv[b.sequence[row]];
+            const size_t at = size_t(s.slot[row]) * 2 * c.kv_heads + (kind == K ? 0 : c.kv_heads) + head;
+            keep_values((Store *)kv.data[layer] + at * dim, y, dim);
+            if (kind == K && head == 0) kv.positions[layer][s.slot[row]] = b.positions[row];
+        }
+    }
+
+    void attention(int unit, Scratch &s, int layer) {
+        const int row = s.attend[unit / c.heads], head = unit % c.heads, dim = c.head_dim;
+        const Kv &kv = b.kv[b.sequence[row]];
+        int from = 0, to = s.slot[row] + 1;
+        if (int window = model.layers[layer].window) {
+            const int32_t *p = kv.positions[layer];
+            from = int(std::upper_bound(p, p + to, b.positions[row] - window) - p);
+        }
+        if (s.scores.size() < size_t(to - from + W)) s.scores.resize(size_t(to - from) * 2 + W);
+        const size_t stride = size_t(c.kv_heads) * 2 * dim;
+        const Store *keys = (const Store *)kv.data[layer] + from * stride + size_t(head / (c.heads / c.kv_heads)) * dim;
+        alignas(64) float out[256];
+        attend(dim, &model.query[(size_t(row) * c.heads + head) * dim], keys, keys + c.kv_heads * dim, stride, to - from,
+               c.attention_cap, s.scores.data(), out);
+        quantise<Wide>(out, dim / GROUP, &model.mixed[(size_t(row) * c.heads + head) * (dim / GROUP)]);
+    }
+
+    // 32 outputs of a product whose result goes back onto the residual stream.
+    void add_back(int unit, Scratch &s, int layer, int branch) {
+        const Layer &l = model.layers[layer];
+        const Mat &m = l.m[branch ? DOWN : O];
+        const auto &list = branch ? s.mlp : s.attend;
+        const Group *const *x = inputs(s, list, branch ? model.inner : model.mixed, m.cols);
+        const bool later = l.vec(branch ? MLP_POST : ATTN_POST);
+        for (int t = unit * (GROUP / W); t < (unit + 1) * (GROUP / W); t++)
+            product<Wide>(m, t, x, int(list.size()), [&](int r, F y) {
+                const size_t at = size_t(list[r]) * c.hidden + t * W;
+                if (later) store(&model.branch[at], y);
+                else store(hidden + at, fma(splat(alpha(list[r], layer, branch)), y, load(hidden + at)));
+            });
+    }
+
+    void gate_up(int unit, Scratch &s, int layer) {
+        const Layer &l = model.layers[layer];
+        const int n = int(s.mlp.size());
+        const Group *const *x = inputs(s, s.mlp, model.normed, c.hidden);
+        if (s.block.size() < size_t(n) * GROUP) s.block.resize(size_t(n) * GROUP);
+        float *block = s.block.data();
+        for (int t = 0; t < GROUP / W; t++) {
+            const int tile = unit * (GROUP / W) + t;
+            product<Wide>(l.m[GATE], tile, x, n, [&](int r, F y) {
+                store(block + r * GROUP + t * W, c.gelu ? gelu_tanh(y) : silu(y));
+            });
+            product<Wide>(l.m[UP], tile, x, n, [&](int r, F y) {
+                float *p = block + r * GROUP + t * W;
+                store(p, load(p) * y);
+            });
+        }
+        for (int r = 0; r < n; r++)
+            quantise<Wide>(block + r * GROUP, 1, &model.inner[size_t(s.mlp[r]) * (c.ffn / GROUP) + unit]);
+    }
+
+    void run_layer(int layer, Scratch &s, int id, int &stage) {
+        const Layer &l = model.layers[layer];
+        plan(s, layer);
+        auto pending = [&](int r, int at, int branch) { return at >= b.first && runs(r, at, branch) == 1; };
+        const float *before = layer > b.first ? model.layers[layer - 1].vec(MLP_POST) : nullptr;
+        if (before || !s.keep.empty())
+            pool.stage(stage, b.rows, [&](int r) {
+                norm_row(r, s, l.vec(ATTN_NORM), before, before ? alpha(r, layer - 1, 1) : 0, pending(r, layer - 1, 1),
+                         runs(r, layer, 0));
+            });
+        if (!s.keep.empty()) {
+            const int skip = s.attend.empty() ? c.heads : 0;
+            pool.stage(stage, c.heads + 2 * c.kv_heads - skip, [&](int u) { project(u + skip, s, layer); });
+        }
+        if (!s.attend.empty()) {
+            pool.stage(stage, int(s.attend.size()) * c.heads, [&](int u) { attention(u, s, layer); });
+            pool.stage(stage, c.hidden / GROUP, [&](int u) { add_back(u, s, layer, 0); });
+        }
+        if (id == 0) {
+            for (size_t i = 0; i < s.added.size(); i++) b.kv[i].length[layer] += s.added[i];
+            b.counts[layer * 2] += int64_t(s.attend.size());
+            b.counts[layer * 2 + 1] += int64_t(s.mlp.size());
+        }
+        const float *post = l.vec(ATTN_POST);
+        if (post || !s.mlp.empty())
+            pool.stage(stage, b.rows, [&](int r) {
+                norm_row(r, s, l.vec(MLP_NORM), post, alpha(r, layer, 0), pending(r, layer, 0), runs(r, layer, 1));
+            });
+        if (s.mlp.empty()) return;
+        pool.stage(stage, c.ffn / GROUP, [&](int u) { gate_up(u, s, layer); });
+        pool.stage(stage, c.hidden / GROUP, [&](int u) { add_back(u, s, layer, 1); });
+    }
+
+    void finish(Scratch &s, int &stage) {
+        const float *post = b.last > b.first ? model.layers[b.last - 1].vec(MLP_POST) : nullptr;
+        if (post)
+            pool.stage(stage, b.rows, [&](int r) {
+                norm_row(r, s, nullptr, post, alpha(r, b.last - 1, 1), runs(r, b.last - 1, 1), false);
+            });
+        if (!b.wanted) return;
+        pool.stage(stage, b.wanted, [&](int i) { norm_row(b.logit_rows[i], s, model.final_norm.data(), nullptr, 0, false, true); });
+        const Mat &m = model.head.data ? model.head : model.embed;
+        pool.stage(stage, (m.tiles() + HEAD_TILES - 1) / HEAD_TILES, [&](int u) {
+            s.mlp.assign(b.logit_rows, b.logit_rows + b.wanted);
+            const Group *const *x = inputs(s, s.mlp, model.normed, c.hidden);
+            for (int t = u * HEAD_TILES; t < std::min((u + 1) * HEAD_TILES, m.tiles()); t++)
+                product<Wide>(m, t, x, b.wanted, [&](int r, F y) {
+                    if (c.logit_cap > 0) y = c.logit_cap * vtanh(y / c.logit_cap);
+                    float *to = b.logits + size_t(r) * c.vocab + t * W;
+                    if (t * W + W <= c.vocab) store(to, y);
+                    else for (int i = 0; t * W + i < c.vocab; i++) to[i] = y[i];
+                });
+        });
+    }
+
+public:
+    Forward(Model &model, const Batch &batch) : model(model), c(model.c), b(batch), hidden(batch.hidden), pool(*model.pool) {}
+
+    void operator()() {
+        pool.run([this](int id) {
+            Scratch &s = model.scratch[id];
+            int stage = 0;
+            if (s.block.size() < size_t(c.hidden)) s.block.resize(c.hidden);
+            if (b.tokens)
+                pool.stage(stage, b.rows, [&](int r) {
+                    float *x = hidden + size_t(r) * c.hidden;
+                    unpack_row(model.embed, b.tokens[r], x);
+                    if (c.embed_scale != 1) for (int i = 0; i < c.hidden; i++) x[i] *= c.embed_scale;
+                });
+            for (int layer = b.first; layer < b.last; layer++) run_layer(layer, s, id, stage);
+            finish(s, stage);
+        });
+    }
+};
+
+template <bool Wide> static void run_as(Model &model, const Batch &batch) {
+    if (model.c.kv_type == 0) Forward<Wide, float>(model, batch)();
+    else if (model.c.kv_type == 1) Forward<Wide, uint16_t>(model, batch)();
+    else Forward<Wide, Brain>(model, batch)();
+}
+
+extern "C" {
+int shoal_abi() { return int(sizeof(Config) + sizeof(Kv) + sizeof(Batch)); }
+int shoal_lanes() { return W; }
+
+Model *shoal_new(const Config *c, int threads) {
+    auto *m = new (std::nothrow) Model{};
+    if (!m) return nullptr;
+    m->c = *c;
+    m->layers.resize(c->layers);
+    m->set_threads(threads);
+    return m;
+}
+
+void shoal_free(Model *m) { delete m; }
+void shoal_threads(Model *m, int n) { m->set_threads(n); }
+
+// Packs a [rows, cols] float matrix. Returns its packed size in bytes, 0 when memory ran out.
+int64_t shoal_matrix(Model *m, int layer, int kind, const float *src, int rows, int cols, int bits) {
+    Mat &mat = kind == EMBED ? m->embed : kind == HEAD ? m->head : m->layers[layer].m[kind];
+    Mat fresh;
+    fresh.rows = rows, fresh.cols = cols, fresh.bits = bits;
+    uint8_t *data = mat.data && mat.bytes() == fresh.bytes() ? const_cast<uint8_t *>(mat.data) : m->arena.take(fresh.bytes());
+    if (!data) return 0;
+    fresh.data = data;
+    Pool &pool = *m->pool;
+    pool.run([&](int) {
+        int stage = 0;
+        pool.stage(stage, fresh.tiles(), [&](int t) { pack_tile(fresh, t, src, data + fresh.tile_bytes() * t); });
+    });
+    mat = fresh;
+    return int64_t(fresh.bytes());
+}
+
+void shoal_unpack(const Model *m, int layer, int kind, float *out) {
+    const Mat &mat = kind == EMBED ? m->embed : kind == HEAD ? m->head : m->layers[layer].m[kind];
+    for (int r = 0; r < mat.rows; r++) unpack_row(mat, r, out + size_t(r) * mat.cols);
+}
+
+void shoal_vector(Model *m, int layer, int kind, const float *src, int n) {
+    (kind == FINAL_NORM ? m->final_norm : m->layers[layer].v[kind]).assign(src, src + n);
+}
+
+// cos, sin [turns, head_dim / 2] stay the caller's; window 0: none.
+void shoal_rope(Model *m, int layer, const float *cos, const float *sin, int turns, int window) {
+    m->turns = turns;
+    m->layers[layer].cos = cos, m->layers[layer].sin = sin, m->layers[layer].window = window;
+}
+
+// 0, or 1: a key/value store is too small, 2: a token id, 3: a position out of range.
+int shoal_forward(Model *m, const Batch *b) {
+    std::lock_guard<std::mutex> alone(m->mutex);
+    for (int r = 0; r < b->rows; r++) {
+        if (b->tokens && (b->tokens[r] < 0 || b->tokens[r] >= m->c.vocab)) return 2;
+        if (b->positions[r] < 0 || b->positions[r] >= m->turns) return 3;
+    }
+    std::vector<int> need;
+    for (int layer = b->first; layer < b->last; layer++) {
+        need.assign(need.size(), 0);
+        for (int r = 0; r < b->rows; r++)
+            if (b->run[(size_t(r) * m->c.layers + layer) * 2]) {
+                const int request = b->sequence[r];
+                if (request >= int(need.size())) need.resize(request + 1, 0);
+                if (b->kv[request].length[layer] + ++need[request] > b->kv[request].capacity[layer]) return 1;
+            }
+    }
+    m->reserve(b->rows);
+    if (m->c.wide) run_as<true>(*m, *b);
+    else run_as<false>(*m, *b);
+    return 0;
+}
+}

@@ -1,0 +1,259 @@
+"""A decoder whose passes run in the native kernel: weights quantised in memory, keys and values in numpy buffers (G1, G4, G17).
+
+Rows of one pass may be tokens of one request (prompt, drafts) or of several; each has its own run mask. A row's result does not
+depend on the rows beside it nor on the number of threads (G8). Knows no text, budgets or sampling.
+"""
+
+import ctypes
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..config import DecoderConfig
+from ..errors import GatedError, WeightsError
+from ..rope import rope_tables
+from . import abi
+from .build import library
+
+KvType = Literal["fp32", "fp16", "bf16"]
+_KV_TYPES: dict[KvType, tuple[int, torch.dtype]] = {
+    "fp32": (0, torch.float32),
+    "fp16": (1, torch.float16),
+    "bf16": (2, torch.bfloat16),
+}
+# A run mask: uint8 [layers, 2], attention and MLP; 0 skips, 1 runs, 2 (attention) only stores keys and values.
+Run = NDArray[np.uint8]
+
+
+def supports(config: DecoderConfig) -> bool:
+    """Whether the kernel can run this shape; torch runs the others."""
+    wide = (config.hidden, config.inner, config.heads * config.head_dim)
+    return config.head_dim in (32, 64, 96, 128, 256) and all(n % 32 == 0 for n in wide)
+
+
+class NativeKV:
+    """One request's keys and values, layer by layer: only what ran. Grows by itself."""
+
+    __slots__ = ("_address", "_capacity", "_data", "_pointers", "_positions", "_shape", "lengths", "struct")
+
+    def __init__(self, config: DecoderConfig, capacity: int | Sequence[int], kind: KvType) -> None:
+        self._capacity = np.zeros(config.layers, np.int32)
+        self._capacity[:] = capacity
+        self._shape = (2 * config.kv_heads, config.head_dim)
+        self._data = [torch.empty(n, *self._shape, dtype=_KV_TYPES[kind][1]) for n in self._capacity.tolist()]
+        self._positions = [np.empty(n, np.int32) for n in self._capacity.tolist()]
+        self._pointers = np.empty((2, config.layers), np.uintp)
+        self.lengths = np.zeros(config.layers, np.int32)
+        for layer in range(config.layers):
+            self._point(layer)
+        data, positions = self._pointers
+        self.struct = abi.Kv(data.ctypes.data, positions.ctypes.data, self.lengths.ctypes.data, self._capacity.ctypes.data)
+
+    def reserve(self, more: int) -> None:
+        """Makes room for `more` tokens in every layer."""
+        for layer in np.flatnonzero(self.lengths + more > self._capacity):
+            held, room = int(self.lengths[layer]), int(self.lengths[layer]) + more
+            room += max(64, room // 2)
+            data, positions = self._data[layer], self._positions[layer]
+            self._data[layer] = torch.empty(room, *self._shape, dtype=data.dtype)
+            self._data[layer][:held] = data[:held]
+            self._positions[layer] = np.empty(room, np.int32)
+            self._positions[layer][:held] = positions[:held]
+            self._capacity[layer] = room
+            self._point(layer)
+
+    def append(self, layer: int, kv: Tensor, positions: Sequence[int] | NDArray[np.int32]) -> None:
+        """Stores `kv` [n, 2 * kv_heads, head_dim] (keys, then values) computed elsewhere, as by a torch prefill."""
+        self.reserve(len(positions))
+        old, new = int(self.lengths[layer]), int(self.lengths[layer]) + len(positions)
+        self._data[layer][old:new] = kv
+        self._positions[layer][old:new] = positions
+        self.lengths[layer] = new
+
+    def view(self, layer: int) -> tuple[Tensor, NDArray[np.int32]]:
+        """What `layer` holds: [n, 2 * kv_heads, head_dim] and positions [n]; shares memory until the store grows."""
+        n = int(self.lengths[layer])
+        return self._data[layer][:n], self._positions[layer][:n]
+
+    def truncate(self, lengths: NDArray[np.int32]) -> None:
+        """Forgets all but the first `lengths[layer]` tokens of each layer, as after a rejected draft."""
+        if (lengths > self.lengths).any() or (lengths < 0).any():
+            raise ValueError("truncate() can only shorten a key/value store.")
+        self.lengths[:] = lengths
+
+    @property
+    def bytes_used(self) -> int:
+        """Bytes of keys and values stored, without free room."""
+        return int(self.lengths.sum()) * self._data[0][:1].nbytes
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes allocated."""
+        return sum(data.nbytes for data in self._data)
+
+    def _point(self, layer: int) -> None:
+        self._pointers[:, layer] = self._data[layer].data_ptr(), self._positions[layer].ctypes.data
+
+
+class NativeDecoder:
+    """A model in the kernel's memory. One pass runs at a time; more callers wait. Close it to free the memory at once."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Mapping[str, Tensor],
+        *,
+        bits: int = 4,
+        head_bits: int = 8,
+        threads: int = 1,
+        kv: KvType = "fp16",
+        wide: bool = True,
+        lib: ctypes.CDLL | None = None,
+    ) -> None:
+        """Packs `weights` (Hugging Face names) to `bits` 4 or 8; embedding and head to `head_bits`. `wide`: 16-bit activations.
+
+        `lib` is the compiled kernel to use instead of this machine's own. Raises WeightsError when the shape or the weights do not
+        fit, GatedError when there is no kernel.
+        """
+        loaded = lib or library()
+        if loaded is None:
+            raise GatedError("There is no native kernel on this machine; use the torch decoder.")
+        if not supports(config):
+            raise WeightsError("The native kernel needs sizes that are multiples of 32; use the torch decoder.")
+        self.config, self.kv_kind = config, kv
+        self._lib, self._lock = abi.declare(loaded), threading.Lock()
+        shape = abi.Config(
+            layers=config.layers, hidden=config.hidden, heads=config.heads, kv_heads=config.kv_heads,
+            head_dim=config.head_dim, ffn=config.inner, vocab=config.vocab, kv_type=_KV_TYPES[kv][0], wide=int(wide),
+            gelu=0, eps=config.norm_eps, embed_scale=1.0, query_scale=config.head_dim**-0.5, attention_cap=0.0, logit_cap=0.0,
+        )  # fmt: skip
+        self._model: int | None = self._lib.shoal_new(ctypes.byref(shape), threads)
+        if not self._model:
+            raise MemoryError("No memory for the native decoder.")
+        self.weight_bytes = 0
+        self.branch_runs = np.zeros((config.layers, 2), np.int64)
+        cos, sin = rope_tables(config)
+        half = config.head_dim // 2
+        self._tables = cos[:, :half].contiguous(), sin[:, half:].contiguous()
+        self._load(weights, bits, head_bits)
+
+    def new_kv(self, capacity: int | Sequence[int]) -> NativeKV:
+        """An empty store with room for `capacity` tokens, one number for every layer or one each."""
+        return NativeKV(self.config, capacity, self.kv_kind)
+
+    def forward(
+        self,
+        tokens: Sequence[int],
+        kvs: Sequence[NativeKV],
+        positions: Sequence[int],
+        run: Run | None = None,
+        *,
+        alpha: NDArray[np.float32] | None = None,
+        wanted: Sequence[int] | None = None,
+    ) -> Tensor:
+        """fp32 logits [len(wanted), vocab] after one pass over all rows; `wanted` rows are all unless given.
+
+        Row i is token `tokens[i]` at `positions[i]` of the request that owns `kvs[i]`; rows of one request come in order. `run`
+        [layers, 2] or [rows, layers, 2] and `alpha` (what branches' outputs are scaled by) of the same shape default to ones.
+        Raises ValueError for ids or positions out of range.
+        """
+        rows, layers = len(tokens), self.config.layers
+        ids, places = np.asarray(tokens, np.int32), np.asarray(positions, np.int32)
+        order: dict[int, int] = {}
+        owner = np.asarray([order.setdefault(id(kv), len(order)) for kv in kvs], np.int32)
+        stores = [next(kv for kv in kvs if id(kv) == key) for key in order]
+        if not rows == len(places) == len(owner):
+            raise ValueError(f"{rows} tokens, {len(places)} positions and {len(owner)} stores: give one of each per row.")
+        for kv, more in zip(stores, np.bincount(owner).tolist(), strict=True):
+            kv.reserve(more)
+        mask = np.ascontiguousarray(np.broadcast_to(1 if run is None else run, (rows, layers, 2)), np.uint8)
+        scale = None if alpha is None else np.ascontiguousarray(np.broadcast_to(alpha, (rows, layers, 2)), np.float32)
+        picked = np.arange(rows, dtype=np.int32) if wanted is None else np.asarray(wanted, np.int32)
+        hidden = torch.empty(rows, self.config.hidden)
+        logits = torch.empty(len(picked), self.config.vocab)
+        batch = abi.Batch(
+            rows=rows, first=0, last=layers,
+            tokens=ids.ctypes.data, hidden=hidden.data_ptr(), positions=places.ctypes.data, sequence=owner.ctypes.data,
+            kv=(abi.Kv * len(stores))(*(kv.struct for kv in stores)),
+            run=mask.ctypes.data, alpha=None if scale is None else scale.ctypes.data, counts=self.branch_runs.ctypes.data,
+            logit_rows=picked.ctypes.data, wanted=len(picked), logits=logits.data_ptr(),
+        )  # fmt: skip
+        with self._lock:
+            failure = self._lib.shoal_forward(self._open(), ctypes.byref(batch))
+        if failure:
+            raise ValueError(f"The pass was not run: {abi.FAILURES[failure]}.")
+        return logits
+
+    def weight(self, name: str, layer: int = 0) -> Tensor:
+        """What the packed matrix `name` (one of `abi.MATRICES`) stands for, fp32 [out, in]."""
+        out = torch.empty(self._shapes[name])
+        self._lib.shoal_unpack(self._open(), layer, abi.MATRICES.index(name), out.data_ptr())
+        return out
+
+    def set_threads(self, threads: int) -> None:
+        """Uses `threads` threads from the next pass on; results stay the same to the bit."""
+        with self._lock:
+            self._lib.shoal_threads(self._open(), threads)
+
+    def close(self) -> None:
+        """Frees the weights and ends the threads. A second call does nothing."""
+        with self._lock:
+            model, self._model = self._model, None
+            if model:
+                self._lib.shoal_free(model)
+
+    def __del__(self) -> None:
+        if getattr(self, "_model", None):
+            self.close()
+
+    def _open(self) -> int:
+        if self._model is None:
+            raise GatedError("This decoder was closed; load the model again.")
+        return self._model
+
+    def _load(self, weights: Mapping[str, Tensor], bits: int, head_bits: int) -> None:
+        self._shapes: dict[str, torch.Size] = {}
+
+        def get(name: str) -> Tensor:
+            if name not in weights:
+                raise WeightsError(f"The checkpoint has no tensor {name!r}: it is incomplete or of another shape.")
+            return weights[name].detach().to("cpu", torch.float32).contiguous()
+
+        def matrix(kind: str, name: str, layer: int = 0, width: int = bits) -> None:
+            full = get(name)
+            self._shapes[kind] = full.shape
+            at = abi.MATRICES.index(kind)
+            size = self._lib.shoal_matrix(self._open(), layer, at, full.data_ptr(), *full.shape, width)
+            if not size:
+                raise MemoryError(f"No memory for {name} of the native decoder.")
+            self.weight_bytes += size
+
+        def vector(kind: str, name: str, layer: int = 0) -> None:
+            full = get(name)
+            self._lib.shoal_vector(self._open(), layer, abi.VECTORS.index(kind), full.data_ptr(), full.numel())
+
+        cos, sin = self._tables
+        for layer in range(self.config.layers):
+            at = f"model.layers.{layer}"
+            for part in "qkvo":
+                matrix(part, f"{at}.self_attn.{part}_proj.weight", layer)
+                if (name := f"{at}.self_attn.{part}_proj.bias") in weights:
+                    vector(f"{part}_bias", name, layer)
+            for part in ("gate", "up", "down"):
+                matrix(part, f"{at}.mlp.{part}_proj.weight", layer)
+            vector("attn_norm", f"{at}.input_layernorm.weight", layer)
+            vector("mlp_norm", f"{at}.post_attention_layernorm.weight", layer)
+            if self.config.qk_norm:
+                vector("q_norm", f"{at}.self_attn.q_norm.weight", layer)
+                vector("k_norm", f"{at}.self_attn.k_norm.weight", layer)
+            window = self.config.windows[layer] or 0
+            self._lib.shoal_rope(self._open(), layer, cos.data_ptr(), sin.data_ptr(), cos.shape[0], window)
+        matrix("embed", "model.embed_tokens.weight", width=head_bits)
+        if not self.config.tied:
+            matrix("head", "lm_head.weight", width=head_bits)
+        vector("final_norm", "model.norm.weight")

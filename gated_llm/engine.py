@@ -26,7 +26,7 @@ from .weights import DEFAULT_MODEL, Progress, locate
 
 _PREFILL = 512  # tokens read in one pass
 _ASSETS = Path(__file__).parent / "assets"
-_DTYPES = ("auto", "fp32", "bf16", "int8")
+_DTYPES = ("auto", "fp32", "bf16", "int8", "int4")
 
 
 class Cancel(Protocol):
@@ -68,8 +68,8 @@ class GatedLLM:
     ) -> Self:
         """Loads a model by name, folder, hub id or GGUF file, fetching it first where needed.
 
-        `dtype`: "fp32" (reference), "bf16", "int8" (weights only), or "auto": int8 on a CPU, bf16 on a GPU. `threads`: CPU threads
-        of the whole process. `quality`: the share of likelihood that the budget "auto" may lose. Raises WeightsError, PlanError.
+        `dtype`: "fp32" (reference), "bf16", "int8" or "int4" (weights only), or "auto": bf16 on a GPU; on a CPU int4 for matrices
+        that it holds without loss, int8 for the others. `threads`: CPU threads of the whole process. `quality`: the share of likelihood that the budget "auto" may lose. Raises WeightsError, PlanError.
         """
         if dtype not in _DTYPES:
             raise GatedError(f"dtype={dtype!r}: give one of {', '.join(_DTYPES)}.")
@@ -80,8 +80,8 @@ class GatedLLM:
         weights = read_tensors(folder)
         model_fingerprint = fingerprint(weights)
         cuda = torch.cuda.is_available()
-        chosen = ("bf16" if cuda else "int8") if dtype == "auto" else dtype
-        decoder = Decoder(config, weights, dtype=chosen, device="cuda" if cuda and chosen != "int8" else "cpu")
+        chosen = ("bf16" if cuda else "exact") if dtype == "auto" else dtype
+        decoder = Decoder(config, weights, dtype=chosen, device="cuda" if cuda and chosen in ("bf16", "fp32") else "cpu")
         return cls(
             decoder,
             ChatTokenizer(folder),

@@ -14,7 +14,7 @@ from torch import Tensor
 from .config import DecoderConfig
 from .errors import WeightsError
 from .kv import KVCache
-from .matrix import Dense, Int8, Matrix
+from .matrix import Matrix, make_matrix
 from .rope import rope_tables
 
 # Which branches a pass runs: one (attention, MLP) pair per layer.
@@ -40,11 +40,10 @@ class Decoder:
     """A model in memory. Read-only after construction, so any number of threads may call it, each with its own cache."""
 
     def __init__(self, config: DecoderConfig, weights: Mapping[str, Tensor], *, dtype: str, device: str = "cpu") -> None:
-        """`weights` by their Hugging Face names; `dtype` is "fp32", "bf16" or "int8". Raises WeightsError."""
+        """`weights` by their Hugging Face names; `dtype` as `make_matrix` takes it. Raises WeightsError."""
         self.config = config
         self.device = torch.device(device)
         self.dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
-        kind: type[Dense] | type[Int8] = Int8 if dtype == "int8" else Dense
 
         def get(name: str) -> Tensor:
             if name not in weights:
@@ -58,9 +57,7 @@ class Decoder:
             weight = torch.cat([get(f"{name}.weight") for name in names])
             biased = f"{names[0]}.bias" in weights
             bias = torch.cat([get(f"{name}.bias") for name in names]) if biased else None
-            if kind is Int8:
-                return Int8(weight, bias)
-            return Dense(weight.to(self.dtype), None if bias is None else bias.to(self.dtype))
+            return make_matrix(weight, bias, dtype)
 
         self.embedding = get("model.embed_tokens.weight").to(self.dtype)
         self.norm = vector("model.norm.weight")

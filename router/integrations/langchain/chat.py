@@ -1,0 +1,204 @@
+"""A Shoal router, or a bare gated model behind one, as a LangChain chat model (I1).
+
+All thinking happens in the router; this file translates. langchain-core reads no cache under `stream()`
+(langchain #23701), so the model does it itself, with the same keys as `invoke()`.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, closing
+from threading import Event
+from typing import Any, Self
+
+from langchain_core.caches import BaseCache
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.globals import get_llm_cache
+from langchain_core.language_models import BaseChatModel, LanguageModelInput, ModelProfile
+from langchain_core.load import dumps
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from pydantic import ConfigDict, Field, model_validator
+
+from ...decision import Answer, CacheControl
+from ...errors import InvalidRequest
+from ...pipeline import CognitiveRouter
+from ..loading import FIELDS, ask_fields, router_for
+from .messages import cached_chunk, to_chunk, to_generation, to_prompt
+
+_REMOTE_ONLY = ("api_key", "base_url", "max_retries", "timeout")  # standard arguments without use for a local model
+
+
+class ChatShoal(BaseChatModel):
+    """`ChatShoal(model="smollm2-135m", max_depth="auto")`, `ChatShoal(router=my_router)` or `ChatShoal(llm=my_llm)`.
+
+    Every field from `max_depth` to `cache_control` may also be given per call (`invoke(..., max_depth=24)`, `bind`).
+    `response_metadata` carries `depth` and `trace`, `usage_metadata` the tokens. The model loads on first use.
+    LangChain's standard arguments for remote services (`api_key`, `timeout`, ...) are taken and have no effect;
+    any other unknown argument is an error. Raises what the router raises.
+    """
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+
+    model: str = "smollm2-135m"
+    llm: Any = Field(default=None, exclude=True, repr=False)
+    router: CognitiveRouter | None = Field(default=None, exclude=True, repr=False)
+    max_depth: int | str | None = "auto"
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: list[str] | None = None
+    tenant: str | None = None
+    answer_profile: str | None = None
+    cache_control: CacheControl | None = None
+    streaming: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_remote_only(cls, values: Any) -> Any:
+        return {k: v for k, v in values.items() if k not in _REMOTE_ONLY} if isinstance(values, dict) else values
+
+    @model_validator(mode="after")
+    def _name_model(self) -> Self:
+        if self.llm is not None or self.router is not None:
+            self.model = self._router().model_name
+        return self
+
+    def _router(self, model: str | None = None) -> CognitiveRouter:
+        if model is not None and model != self.model and (self.llm is not None or self.router is not None):
+            raise InvalidRequest(f"this ChatShoal was made around {self.model}; make another for {model!r}", "model")
+        return router_for(model or self.model, llm=self.llm, router=self.router)
+
+    @property
+    def _llm_type(self) -> str:
+        return "shoal"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        """What an answer depends on, fingerprints of model and gates, knowledge base and embedder among it."""
+        router = self._router()
+        return {
+            "model": self.model,
+            "fingerprint": router.model_fingerprint,
+            "kb": router.kb.fingerprint if router.kb is not None else "",
+            **{
+                name: value
+                for name, value in self._defaults().items()
+                if value not in (None, []) and name != "cache_control"
+            },
+        }
+
+    def _resolve_model_profile(self) -> ModelProfile | None:
+        return {"text_inputs": True, "text_outputs": True, "image_inputs": False, "tool_calling": False}
+
+    def _defaults(self) -> dict[str, Any]:
+        """This model's own request fields. In LangChain `profile` means what a model can do, hence `answer_profile`."""
+        return {name: getattr(self, "answer_profile" if name == "profile" else name) for name in FIELDS}
+
+    def _request(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Keyword arguments of `router.ask` for one call; raises `InvalidRequest` on arguments nobody knows."""
+        kwargs.pop("stream", None)  # langchain-core's own switch
+        if kwargs.get("tools"):
+            raise NotImplementedError(_NO_TOOLS)
+        if "answer_profile" in kwargs:
+            kwargs["profile"] = kwargs.pop("answer_profile")
+        return {"prompt": to_prompt(messages), **ask_fields({**self._defaults(), **kwargs, "stop": stop or self.stop})}
+
+    def _result(self, answer: Answer, router: CognitiveRouter) -> ChatResult:
+        return ChatResult(generations=[to_generation(answer, router.model_name)])
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        router = self._router(kwargs.pop("model", None))
+        return self._result(router.ask(**self._request(messages, stop, kwargs)), router)
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        router = self._router(kwargs.pop("model", None))
+        return self._result(await router.aask(**self._request(messages, stop, kwargs)), router)
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        """Chunks as they are made. When the consumer stops, generation stops at the next token."""
+        cache, *key = self._cache_place(messages, stop, kwargs)
+        if cache is not None and (hit := cache.lookup(*key)):
+            yield cached_chunk(self._convert_cached_generations(list(hit))[0])
+            return
+        router, cancel = self._router(kwargs.pop("model", None)), Event()
+        try:
+            with closing(router.ask_stream(**self._request(messages, stop, kwargs), cancel=cancel)) as pieces:
+                for piece in pieces:
+                    if piece.answer is not None and cache is not None and piece.answer.finish_reason == "stop":
+                        cache.update(*key, self._result(piece.answer, router).generations)
+                    yield to_chunk(piece, router.model_name)
+        finally:
+            cancel.set()
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        """As `_stream`; the model runs in a thread and the event loop never waits for it."""
+        cache, *key = self._cache_place(messages, stop, kwargs)
+        if cache is not None and (hit := await cache.alookup(*key)):
+            yield cached_chunk(self._convert_cached_generations(list(hit))[0])
+            return
+        router = self._router(kwargs.pop("model", None))
+        async with aclosing(router.aask_stream(**self._request(messages, stop, kwargs))) as pieces:
+            async for piece in pieces:
+                if piece.answer is not None and cache is not None and piece.answer.finish_reason == "stop":
+                    await cache.aupdate(*key, self._result(piece.answer, router).generations)
+                yield to_chunk(piece, router.model_name)
+
+    def _cache_place(
+        self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
+    ) -> tuple[BaseCache | None, str, str]:
+        """LangChain's cache for this call and the key `invoke()` would use."""
+        cache = self.cache if isinstance(self.cache, BaseCache) else get_llm_cache()
+        if cache is None or self.cache is False:
+            return None, "", ""
+        prompt = dumps([m.model_copy(update={"id": None}) if m.id is not None else m for m in messages])
+        return cache, prompt, self._get_llm_string(stop=stop, **kwargs)
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: str | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Always raises: the engine calls no tools, and leaving them out in silence would be worse."""
+        raise NotImplementedError(_NO_TOOLS)
+
+    def get_num_tokens(self, text: str) -> int:
+        return int(self._router().llm.count_tokens(text))
+
+
+_NO_TOOLS = (
+    "ChatShoal calls no tools. Route first and call the tool from your own code, "
+    "or give the router a chat model that has tools as its deep path"
+)
+
+
+def as_runnable(router: CognitiveRouter, **fields: Any) -> ChatShoal:
+    """The whole router as a Runnable: text, messages or a prompt value in, `AIMessage` with the trace out."""
+    return ChatShoal(router=router, max_depth=fields.pop("max_depth", None), **fields)

@@ -1,0 +1,129 @@
+"""A Shoal router, or a bare gated model behind one, as a LlamaIndex LLM (I2), with chat, streaming and real async.
+
+All thinking happens in the router; this file translates.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, closing
+from threading import Event
+from typing import Any
+
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    ChatResponseAsyncGen,
+    ChatResponseGen,
+    CompletionResponse,
+    CompletionResponseAsyncGen,
+    CompletionResponseGen,
+    LLMMetadata,
+)
+from llama_index.core.bridge.pydantic import Field
+from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from llama_index.core.llms.custom import CustomLLM
+
+from ...decision import CacheControl, Piece
+from ...pipeline import CognitiveRouter
+from ..loading import FIELDS, ask_fields, router_for
+from .messages import chat, completion, to_prompt
+
+Prompt = str | list[dict[str, str]]
+
+
+class ShoalLLM(CustomLLM):
+    """`ShoalLLM(model="smollm2-135m", max_depth="auto")`, or `ShoalLLM(router=my_router)`, or `ShoalLLM(llm=my_llm)`.
+
+    Every field from `max_depth` on may also be given per call. `response.raw` carries `depth` and `trace`.
+    The model loads on first use. Raises what the router raises, and `InvalidRequest` on arguments nobody knows.
+    """
+
+    model: str = "smollm2-135m"
+    llm: Any = Field(default=None, exclude=True, repr=False)
+    router: CognitiveRouter | None = Field(default=None, exclude=True, repr=False)
+    max_depth: int | str | None = "auto"
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: list[str] | None = None
+    tenant: str | None = None
+    profile: str | None = None
+    cache_control: CacheControl | None = None
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "ShoalLLM"
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        router = self._router()
+        known = {"context_window": router.llm.context} if router.llm is not None else {}
+        known |= {"num_output": self.max_tokens} if self.max_tokens is not None else {}
+        return LLMMetadata(model_name=router.model_name, is_chat_model=True, **known)
+
+    def _router(self) -> CognitiveRouter:
+        return router_for(self.model, llm=self.llm, router=self.router)
+
+    def _fields(self, given: dict[str, Any]) -> dict[str, Any]:
+        return ask_fields({**{name: getattr(self, name) for name in FIELDS}, **given})
+
+    def _ask(self, prompt: Prompt, given: dict[str, Any]) -> CompletionResponse:
+        answer = self._router().ask(prompt, **self._fields(given))
+        return completion(answer.text, answer=answer)
+
+    async def _aask(self, prompt: Prompt, given: dict[str, Any]) -> CompletionResponse:
+        answer = await self._router().aask(prompt, **self._fields(given))
+        return completion(answer.text, answer=answer)
+
+    def _stream(self, prompt: Prompt, given: dict[str, Any]) -> Iterator[CompletionResponse]:
+        fields, cancel, text = self._fields(given), Event(), ""
+        try:
+            with closing(self._router().ask_stream(prompt, cancel=cancel, **fields)) as pieces:
+                for piece in pieces:
+                    text += piece.text
+                    yield _response(text, piece)
+        finally:
+            cancel.set()
+
+    async def _astream(self, prompt: Prompt, given: dict[str, Any]) -> AsyncIterator[CompletionResponse]:
+        text = ""
+        async with aclosing(self._router().aask_stream(prompt, **self._fields(given))) as pieces:
+            async for piece in pieces:
+                text += piece.text
+                yield _response(text, piece)
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        return self._ask(prompt, kwargs)
+
+    @llm_completion_callback()
+    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        return await self._aask(prompt, kwargs)
+
+    @llm_completion_callback()
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        return self._stream(prompt, kwargs)
+
+    @llm_completion_callback()
+    async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
+        return self._astream(prompt, kwargs)
+
+    @llm_chat_callback()
+    def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        return chat(self._ask(to_prompt(messages), kwargs))
+
+    @llm_chat_callback()
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        return chat(await self._aask(to_prompt(messages), kwargs))
+
+    @llm_chat_callback()
+    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
+        return (chat(response) for response in self._stream(to_prompt(messages), kwargs))
+
+    @llm_chat_callback()
+    async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
+        return (chat(response) async for response in self._astream(to_prompt(messages), kwargs))
+
+
+def _response(text: str, piece: Piece) -> CompletionResponse:
+    return completion(text, piece.text, piece.answer)

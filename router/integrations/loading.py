@@ -1,0 +1,64 @@
+"""What both frameworks' adapters need before a request: the router to ask, and who answers what.
+
+A name becomes a bare model behind a router, loaded once per process. Knows neither LangChain nor LlamaIndex.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from threading import Lock
+from typing import Any
+
+from ..decision import Decision, Route
+from ..errors import InvalidRequest
+from ..pipeline import CognitiveRouter
+from ..settings import load_settings
+
+FIELDS = ("max_depth", "max_tokens", "temperature", "top_p", "seed", "stop", "tenant", "profile", "cache_control")
+_loading = Lock()
+# How much of a model's thinking a route asks for, 0 none to 1 all.
+THINKING = {Route.FAQ: 0.0, Route.CACHE: 0.0, Route.EXTRACT: 0.0, Route.DIRECT: 0.0, Route.RAG: 0.5, Route.DEEP: 1.0}
+
+
+@cache
+def _load(name: str) -> CognitiveRouter:
+    from ...gated_llm import GatedLLM
+
+    settings = load_settings()
+    return CognitiveRouter(llm=GatedLLM.load(name, dtype=settings.dtype, threads=settings.threads, home=settings.home))
+
+
+def router_for(model: str, *, llm: Any = None, router: CognitiveRouter | None = None) -> CognitiveRouter:
+    """The router given, or one around `llm`, or one around the named model (loaded once, then shared)."""
+    if router is not None:
+        return router
+    if llm is not None:
+        return CognitiveRouter(llm=llm)
+    with _loading:
+        return _load(model)
+
+
+def choose(decision: Decision, labels: Sequence[str], labels_of: Mapping[str, str] | None = None) -> int:
+    """Index of the label that stands for a decision's route.
+
+    `labels_of` (route to label) decides where given; else a label that is the route's own name; else the labels are
+    read as ordered from least to most thinking. Raises `InvalidRequest` when `labels_of` names a label not offered.
+    """
+    route = decision.route.value
+    wanted = (labels_of or {}).get(route, route)
+    if wanted in labels:
+        return list(labels).index(wanted)
+    if labels_of and route in labels_of:
+        raise InvalidRequest(f"route {route!r} is mapped to {wanted!r}, which is not among {list(labels)}")
+    return round(THINKING[decision.route] * (len(labels) - 1))
+
+
+def ask_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of `router.ask`, those that are None left out; raises `InvalidRequest` on names nobody knows.
+
+    `cache_control` is `router.ask`'s `cache`: both frameworks use that name for something of their own.
+    """
+    unknown = sorted(set(given) - set(FIELDS))
+    if unknown:
+        raise InvalidRequest(f"unknown argument {', '.join(unknown)}; known are {', '.join(FIELDS)}", unknown[0])
+    fields = {name: value for name, value in given.items() if value not in (None, [])}
+    return {"cache" if name == "cache_control" else name: value for name, value in fields.items()}

@@ -1,0 +1,106 @@
+"""Any LangChain chat model as the deep path (G19)."""
+
+from collections.abc import Iterator
+from threading import Event
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from pydantic import Field
+
+from shoal import CognitiveRouter
+from shoal.router.integrations.langchain import ChatShoal, RemoteLLM
+
+HARD = (
+    "A farm has 17 hens and 4 goats. Each hen lays 5 eggs a week, each goat gives 9 litres. How many eggs in 3 weeks?"
+)
+
+
+class FarAway(BaseChatModel):
+    """A chat model on another machine, which says in a header how deep it thought."""
+
+    model: str = "far-1"
+    temperature: float = 0.7
+    max_tokens: int | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+    seen: list[dict[str, Any]] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "far"
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        self.seen.append({"temperature": self.temperature, "max_tokens": self.max_tokens, "stop": stop, **kwargs})
+        message = AIMessage(
+            "far far away",
+            response_metadata={"headers": self.headers, "finish_reason": "length"},
+            usage_metadata={"input_tokens": 7, "output_tokens": 3, "total_tokens": 10},
+        )
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        for word in ("far", " far", " away"):
+            yield ChatGenerationChunk(message=AIMessageChunk(word))
+        done = {"finish_reason": "stop", "headers": self.headers}
+        yield ChatGenerationChunk(message=AIMessageChunk("", response_metadata=done))
+
+
+def test_hard_questions_go_to_the_remote_model_and_easy_ones_stay(script: Any) -> None:
+    local = script("near")
+    router = CognitiveRouter(llm=local, remote=RemoteLLM(FarAway()))
+    assert router.ask(HARD).text == "far far away"
+    assert router.ask("hello there!").text == "near"
+
+
+def test_the_depth_is_read_from_the_header(script: Any) -> None:
+    remote = RemoteLLM(FarAway(headers={"X-Compute-Depth": "24/36"}), streaming=False)
+    answer = CognitiveRouter(llm=script(), remote=remote).ask(HARD)
+    assert (answer.trace.depth["max"], answer.trace.depth["total"]) == (24, 36)
+    assert answer.trace.depth["policy"] == "remote, depth from header"
+    assert answer.trace.layer_tokens == 10 * 24
+    assert answer.finish_reason == "length"
+
+
+@pytest.mark.parametrize("sent", [{}, {"x-compute-depth": "deep"}, {"X-Compute-Depth": "1e9/x"}])
+def test_without_a_header_every_layer_counts(sent: dict[str, str]) -> None:
+    *_, last = RemoteLLM(FarAway(headers=sent), total=28).stream("hi")
+    assert (last.depth.max, last.depth.total) == (28, 28)
+    assert last.depth.policy == "remote, depth not reported"
+    assert last.finish_reason == "stop"
+
+
+def test_sampling_reaches_the_models_own_fields_only() -> None:
+    far = FarAway()
+    list(RemoteLLM(far, streaming=False).stream("hi", temperature=0.2, max_tokens=9, top_p=0.5, stop=["x"], seed=3))
+    assert far.seen == [{"temperature": 0.2, "max_tokens": 9, "stop": ["x"]}]
+    assert far.temperature == 0.7
+
+
+def test_cancelling_closes_the_stream() -> None:
+    cancel = Event()
+    chunks = []
+    for chunk in RemoteLLM(FarAway()).stream("hi", cancel=cancel):
+        chunks.append(chunk)
+        cancel.set()
+    assert [c.text for c in chunks] == ["far", ""]
+    assert chunks[-1].finish_reason == "cancelled"
+
+
+def test_a_router_with_only_a_remote_model() -> None:
+    router = CognitiveRouter(remote=RemoteLLM(FarAway()), router_only=True)
+    assert ChatShoal(router=router).invoke("Write a rhyme.").content == "far far away"

@@ -1,0 +1,70 @@
+"""Puts the service together: one router, one set of options, one ASGI application."""
+
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+
+from ... import __version__
+from ..telemetry import Telemetry
+from . import chat, decisions, errors, knowledge, ops
+from .admission import Admission
+from .edge import Edge
+from .keys import KeyRing
+from .openapi import refusals
+from .options import ServiceOptions
+from .state import Service
+
+
+def create_app(router: Any, options: ServiceOptions | None = None) -> FastAPI:
+    """The ASGI application over a `CognitiveRouter`, whose model is loaded now if it was not yet.
+
+    `app.state.service` is the running state: `drain()` and `abort()` are what a server calls when it stops.
+    """
+    options = options or ServiceOptions()
+    service = _service(router, options)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.drain()
+        service.abort()
+        service.pool.shutdown(wait=False, cancel_futures=True)
+
+    app = FastAPI(
+        title="Shoal",
+        version=__version__,
+        summary="OpenAI-compatible answers with as little thinking as they need",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect would be built from the Host header
+        responses=refusals(),
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # it would record what callers send
+    )
+    app.state.service = service
+    errors.install(app)
+    for part in (chat, decisions, knowledge, ops):
+        app.include_router(part.routes(service))
+    service.telemetry.endpoints = frozenset(app.openapi()["paths"])
+    app.add_middleware(
+        Edge, keys=service.keys, admission=service.admission, telemetry=service.telemetry, options=options
+    )
+    return app
+
+
+def _service(router: Any, options: ServiceOptions) -> Service:
+    llm, total = router.llm, int(router.total)
+    return Service(
+        router=router,
+        options=options,
+        keys=KeyRing(options.keys_path),
+        admission=Admission(concurrent=options.concurrent, queue=options.queue, wait_s=options.queue_s),
+        telemetry=Telemetry(total=total, min_depth=float(llm.min_depth) if llm is not None else 0.0),
+        pool=ThreadPoolExecutor(options.concurrent, thread_name_prefix="shoal-work"),
+        model=str(router.model_name),
+        llm=llm,
+        total=total,
+    )

@@ -1,0 +1,170 @@
+"""API keys (S2): made once, stored as SHA-256, compared in constant time, each with its tenant and limits.
+
+One JSON file, written atomically under a lock and readable by its owner only; a running service notices a change by
+the file's stamp, so a revoked key stops working without a restart. Knows no HTTP.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from ..errors import RouterError
+
+PREFIX = "sk-shoal-"
+TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class KeyFileError(RouterError, ValueError):
+    """A key cannot be made, found or read; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """One key without its secret. `rpm` requests a minute, `concurrent` at once; 0 tells "no limit of its own".
+
+    `admin` keys may change the knowledge base and see every tenant's usage.
+    """
+
+    id: str
+    name: str
+    tenant: str
+    sha256: str = field(repr=False)
+    admin: bool = False
+    rpm: int = 0
+    concurrent: int = 0
+    max_tokens: int = 0
+    quota: float = 0.0
+    created: float = 0.0
+
+    def public(self) -> dict[str, Any]:
+        """What `shoal keys list` shows: everything but the hash."""
+        return {name: value for name, value in asdict(self).items() if name != "sha256"}
+
+
+LOCAL = ApiKey(id="local", name="local", tenant="default", sha256="", admin=True)
+
+
+def create_key(
+    path: Path,
+    *,
+    name: str,
+    tenant: str = "default",
+    admin: bool = False,
+    rpm: int = 0,
+    concurrent: int = 0,
+    max_tokens: int = 0,
+    quota: float = 0.0,
+) -> tuple[str, ApiKey]:
+    """A new key: the secret, shown this once, and its record. Raises `KeyFileError` for a bad tenant or limit."""
+    if not TENANT.fullmatch(tenant):
+        raise KeyFileError("a tenant is 1 to 64 letters, digits, dots, dashes or underscores, a letter or digit first")
+    if min(rpm, concurrent, max_tokens, quota) < 0:
+        raise KeyFileError("limits must be 0 (none) or more")
+    secret = PREFIX + secrets.token_urlsafe(32)
+    key = ApiKey(
+        id=f"key-{secrets.token_hex(6)}",
+        name=name[:80],
+        tenant=tenant,
+        sha256=_digest(secret),
+        admin=admin,
+        rpm=rpm,
+        concurrent=concurrent,
+        max_tokens=max_tokens,
+        quota=quota,
+        created=time.time(),
+    )
+    with _locked(path):
+        _write(path, [*_read(path), key])
+    return secret, key
+
+
+def list_keys(path: Path) -> list[ApiKey]:
+    return _read(path)
+
+
+def revoke_key(path: Path, key_id: str) -> ApiKey:
+    """Removes the key with this id or name; raises `KeyFileError` when there is none, or more than one."""
+    with _locked(path):
+        keys = _read(path)
+        found = [key for key in keys if key_id in (key.id, key.name)]
+        if len(found) != 1:
+            raise KeyFileError(f"{len(found)} keys are called that; `shoal keys list` shows the ids")
+        _write(path, [key for key in keys if key.id != found[0].id])
+    return found[0]
+
+
+class KeyRing:
+    """The keys of a running service. `path` None: no keys, every caller is `LOCAL`."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._stamp: tuple[int, int] | None = None
+        self._keys: list[ApiKey] = []
+
+    @property
+    def open(self) -> bool:
+        return self._path is None
+
+    def find(self, secret: str) -> ApiKey | None:
+        """The key with this secret, looking at every key so that the time tells nothing about any of them."""
+        digest, found = _digest(secret), None
+        for key in self._current():
+            if hmac.compare_digest(key.sha256, digest):
+                found = key
+        return found
+
+    def _current(self) -> list[ApiKey]:
+        if self._path is None:
+            return []
+        with self._lock:
+            try:
+                stat = self._path.stat()
+                stamp = (stat.st_mtime_ns, stat.st_ino)
+            except FileNotFoundError:
+                return []
+            if stamp != self._stamp:
+                self._keys, self._stamp = _read(self._path), stamp
+            return self._keys
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _locked(path: Path) -> FileLock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path.with_suffix(".lock"), timeout=10)
+
+
+def _read(path: Path) -> list[ApiKey]:
+    try:
+        return [ApiKey(**record) for record in json.loads(path.read_text("utf-8"))["keys"]]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise KeyFileError(f"{path} is not a key file; restore it or remove it and make new keys") from error
+
+
+def _write(path: Path, keys: list[ApiKey]) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".keys-")  # mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({"version": 1, "keys": [asdict(key) for key in keys]}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,103 @@
+"""Answers as OpenAI's JSON and as response headers. Pure: plain data in, plain data out."""
+
+import time
+from typing import Any
+
+from ..decision import Answer, Piece
+from ..deep import layers_of
+
+FINISH = {"cancelled": "stop"}
+
+
+def headers(answer: Answer) -> dict[str, str]:
+    """`X-Compute-Depth: 24/30`, `X-Route`, `X-Cache` and the layer statistics in short (G6)."""
+    tier = answer.trace.tier
+    return {
+        "X-Compute-Depth": layers_of(answer.trace.depth),
+        "X-Route": answer.route.value,
+        "X-Cache": f"hit-{tier}" if tier else "miss",
+        "X-Layer-Stats": layer_stats(answer),
+    }
+
+
+def layer_stats(answer: Answer) -> str:
+    """Compact, of bounded length: `mean=21.5;prefill=30;budget=24;tokens=812.0;pruned=3,9-12`."""
+    depth = answer.trace.depth
+    pruned = [int(n.removeprefix("layer_")) for n, state in depth.get("layers", {}).items() if state == "pruned"]
+    stats = {
+        "mean": f"{depth.get('mean', 0.0):.1f}",
+        "prefill": f"{depth.get('prefill', 0.0):g}",
+        "budget": f"{answer.trace.decision.budget:g}",
+        "tokens": f"{answer.trace.layer_tokens:.1f}",
+        "pruned": ranges(pruned) or "none",
+    }
+    return ";".join(f"{name}={value}" for name, value in stats.items())[:500]
+
+
+def ranges(numbers: list[int]) -> str:
+    """`[3, 9, 10, 11]` as `3,9-11`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def usage(answer: Answer) -> dict[str, Any]:
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+    }
+
+
+class Shape:
+    """The JSON of one request's answer: chat or plain completion, whole or in chunks."""
+
+    def __init__(self, *, chat: bool, request_id: str, model: str, total: int) -> None:
+        self._chat, self._model, self._total = chat, model, total
+        self._id = ("chatcmpl-" if chat else "cmpl-") + request_id.removeprefix("req-")
+        self._created = int(time.time())
+        self._kind = "chat.completion" if chat else "text_completion"
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        reason = FINISH.get(answer.finish_reason, answer.finish_reason)
+        content: dict[str, Any] = {"text": answer.text}
+        if self._chat:
+            content = {"message": {"role": "assistant", "content": answer.text, "refusal": None}}
+        choice = {"index": 0, **content, "finish_reason": reason, "logprobs": None}
+        return {**self._frame(self._kind, [choice]), "usage": usage(answer), "shoal": answer.trace.to_dict()}
+
+    def chunk(self, piece: Piece, *, first: bool) -> dict[str, Any]:
+        choice = self._choice(piece.text, role=first)
+        return {**self._part([choice]), "shoal": {"depth": {"max": piece.depth, "total": self._total}}}
+
+    def last(self, answer: Answer) -> dict[str, Any]:
+        choice = self._choice("", finish=FINISH.get(answer.finish_reason, answer.finish_reason))
+        return {**self._part([choice]), "shoal": answer.trace.to_dict()}
+
+    def usage_chunk(self, answer: Answer) -> dict[str, Any]:
+        return {**self._part([]), "usage": usage(answer), "shoal": answer.trace.to_dict()}
+
+    def _choice(self, text: str, *, role: bool = False, finish: str | None = None) -> dict[str, Any]:
+        if not self._chat:
+            return {"index": 0, "text": text, "finish_reason": finish, "logprobs": None}
+        delta: dict[str, Any] = {"role": "assistant"} if role else {}
+        if finish is None:
+            delta["content"] = text
+        return {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+
+    def _part(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return self._frame("chat.completion.chunk" if self._chat else "text_completion", choices)
+
+    def _frame(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+            "system_fingerprint": None,
+        }

@@ -1,0 +1,147 @@
+"""Runs the application on uvicorn: slow callers bounded, SIGTERM drained, open to others only when asked for."""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ..errors import RouterError
+from .app import create_app
+from .errors import ApiError
+from .keys import list_keys
+from .options import ServiceOptions
+from .state import Service
+
+log = logging.getLogger("shoal.service")
+
+
+class NotOpen(RouterError):
+    """The address can be reached by others and no API key guards it."""
+
+
+def serve(
+    router: Any,
+    options: ServiceOptions | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    open_access: bool = False,
+) -> None:
+    """Serves until SIGTERM or SIGINT. Raises `NotOpen` when `host` is not loopback, there are no keys and it was not
+    allowed by `open_access`."""
+    options = options or ServiceOptions()
+    check_open(host, options, open_access=open_access)
+    server(create_app(router, options), options, host=host, port=port).run()
+
+
+def check_open(host: str, options: ServiceOptions, *, open_access: bool) -> None:
+    if options.keys_path is not None and not list_keys(options.keys_path):
+        raise NotOpen(f"{options.keys_path} holds no keys: make one with `shoal keys create NAME`")
+    if options.keys_path is None and not open_access and not _loopback(host):
+        raise NotOpen(
+            f"{host} can be reached by others and there are no API keys: make one with `shoal keys create NAME`, "
+            "listen on 127.0.0.1, or allow it with --open"
+        )
+
+
+def server(app: FastAPI, options: ServiceOptions, *, host: str, port: int) -> "Server":
+    """A uvicorn server for the application; `.run()` blocks."""
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=_protocol(options),
+        ws="none",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(options.drain_s) + 5,
+    )
+    return Server(config, app.state.service, options.drain_s)
+
+
+class Server(uvicorn.Server):
+    """On a signal: not ready, nothing new admitted; after `drain_s` whatever still runs is ended with an error."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, drain_s: float) -> None:
+        super().__init__(config)
+        self._service, self._drain_s = service, drain_s
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._captured_signals.clear()  # drained and done is exit code 0
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.drain()
+        timer = asyncio.get_running_loop().call_later(self._drain_s, self._service.abort)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+
+def _protocol(options: ServiceOptions) -> type[H11Protocol]:
+    """uvicorn's HTTP/1.1 with a bound on connections and on the time a request's head may take."""
+
+    class Bounded(H11Protocol):
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > options.max_connections:
+                transport.write(_raw(ApiError(503, "Too many connections.", code="overloaded", retry_after=1)))
+                transport.close()
+            else:
+                self._timer = self.loop.call_later(options.head_s, self._too_slow)
+
+        def data_received(self, data: bytes) -> None:
+            seen = self.cycle
+            super().data_received(data)
+            if self.cycle is not seen:
+                self._stop_timer()
+            elif self._timer is None and (self.cycle is None or self.cycle.response_complete):
+                self._timer = self.loop.call_later(options.head_s, self._too_slow)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def send_400_response(self, msg: str) -> None:
+            self.transport.write(_raw(ApiError(400, "This is not an HTTP request.")))
+            self.transport.close()
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _too_slow(self) -> None:
+            self._timer = None
+            if not self.transport.is_closing():
+                self.transport.write(_raw(ApiError(408, "The request's head took too long to arrive.")))
+                self.transport.close()
+
+    return Bounded
+
+
+def _raw(error: ApiError) -> bytes:
+    """An error as a whole HTTP/1.1 response, for where no request could be read."""
+    response = error.response()
+    body = bytes(response.body)
+    head = [f"HTTP/1.1 {error.status_code} Error", "Connection: close"]
+    head += [f"{name}: {value}" for name, value in response.headers.items()]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,100 @@
+"""What every route of a running service shares: the router, limits, keys, metrics, and the way work is done."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fastapi import Request as HttpRequest
+
+from ..decision import Answer, Request
+from ..telemetry import Telemetry
+from .admission import Admission
+from .errors import ApiError
+from .keys import ApiKey, KeyRing
+from .options import ServiceOptions
+from .running import Run, unless_gone
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """Lives as long as the application. `runs` are the answers under way."""
+
+    router: Any
+    options: ServiceOptions
+    keys: KeyRing
+    admission: Admission
+    telemetry: Telemetry
+    pool: ThreadPoolExecutor
+    model: str
+    llm: Any
+    total: int
+    runs: set[Run] = field(default_factory=set)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Model names requests may use, the served one first."""
+        return tuple(dict.fromkeys((self.model, *self.options.aliases)))
+
+    def check_model(self, name: str) -> None:
+        if name not in self.names:
+            message = f"There is no such model here. GET /v1/models lists them; this server's is {self.model}."
+            raise ApiError(404, message, code="model_not_found", param="model")
+
+    def measure(self) -> None:
+        """Brings the gauges up to date, when someone is about to read them."""
+        self.telemetry.load(self.admission.in_flight, self.admission.queued)
+        layers = self.llm.get_layer_health()["layers"] if hasattr(self.llm, "get_layer_health") else {}
+        self.telemetry.health(layers)
+
+    def drain(self) -> None:
+        """Takes nothing new; what is being worked on goes on."""
+        self.admission.close()
+
+    def abort(self) -> None:
+        """Ends every answer under way with an error its caller sees."""
+        for run in list(self.runs):
+            run.stop(ApiError(503, "The server is shutting down.", code="shutting_down"))
+
+    async def start(self, request: Request, key: ApiKey) -> Run:
+        """The request admitted and begun; its slot comes back when the work has ended."""
+        slot = await self.admission.enter(key)
+        self.telemetry.waited(slot.waited_s)
+        run = Run(self.router, request, self.options, ended=self._ended)
+        run.start(self.pool, slot)
+        self.runs.add(run)
+        return run
+
+    async def work(self, http: HttpRequest, job: Callable[[], T]) -> T:
+        """A blocking job (a search, an embedding, a decision) under the same admission as answers."""
+
+        async def admitted() -> T:
+            slot = await self.admission.enter(key_of(http))
+            done = asyncio.get_running_loop().run_in_executor(self.pool, job)
+            done.add_done_callback(lambda _: slot.release())
+            return await asyncio.shield(done)
+
+        try:
+            async with asyncio.timeout(self.options.total_s):
+                result = await unless_gone(http.receive, admitted())
+        except TimeoutError:
+            raise ApiError(504, f"This took longer than {self.options.total_s:g} s.") from None
+        return result  # type: ignore[return-value]
+
+    def _ended(self, run: Run, answer: Answer | None) -> None:
+        self.runs.discard(run)
+        if answer is not None and run.first_s is not None:
+            self.telemetry.answer(answer, first_s=run.first_s, total_s=run.total_s)
+
+
+def key_of(http: HttpRequest) -> ApiKey:
+    key: ApiKey = http.state.key
+    return key
+
+
+def admin_only(http: HttpRequest) -> None:
+    if not key_of(http).admin:
+        raise ApiError(403, "This needs a key made with --admin.")

@@ -1,0 +1,214 @@
+"""Metrics and traces (S3): the only importer of prometheus-client and OpenTelemetry; without them, nothing happens.
+
+Every label has a closed set of values, so no caller can grow the number of series: paths are route templates, codes and
+routes are known words or "other". No text of a request or an answer is ever recorded.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from .decision import Answer, Route
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
+TIERS = ("l1", "l2", "semantic")
+STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 501, 503, 504})
+KEEP_ONE_IN = 10  # of non-essential samples in low power mode
+
+
+class LowPower:
+    """On when the skip rate has been above `on` for `hold_s`, off again when it falls below `off` (hysteresis).
+
+    The rate is the mean over the last minute that saw answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        on: float = 0.80,
+        off: float = 0.75,
+        hold_s: float = 600.0,
+        window_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._on, self._off, self._hold_s, self._window_s, self._clock = on, off, hold_s, window_s, clock
+        self._seen: deque[tuple[float, float]] = deque(maxlen=10_000)
+        self._above_since: float | None = None
+        self.active = False
+
+    def observe(self, skip_rate: float) -> bool:
+        """Takes one answer's skip rate (0 to 1) and tells whether the mode is on."""
+        now = self._clock()
+        self._seen.append((now, skip_rate))
+        while now - self._seen[0][0] > self._window_s:
+            self._seen.popleft()
+        mean = sum(rate for _, rate in self._seen) / len(self._seen)
+        if mean <= (self._off if self.active else self._on):
+            self._above_since, self.active = None, False
+        elif self._above_since is None:
+            self._above_since = now
+        elif now - self._above_since >= self._hold_s:
+            self.active = True
+        return self.active
+
+
+def skip_rate(depth: float, total: float, min_depth: float) -> float:
+    """The share skipped of what can be: 0 at full depth, 1 at the model's shallowest; answers of depth 0 count as 1."""
+    if depth <= 0 or total <= min_depth:
+        return 1.0 if depth <= 0 else 0.0
+    return min(1.0, max(0.0, (total - depth) / (total - min_depth)))
+
+
+class Telemetry:
+    """The service's numbers. One per application, with its own registry."""
+
+    def __init__(self, *, total: int = 0, min_depth: float = 0.0, low_power: LowPower | None = None) -> None:
+        self._total, self._min_depth = total, min_depth
+        self.endpoints: frozenset[str] = frozenset()  # the routes there are; any other path counts as "other"
+        self.low_power = low_power or LowPower()
+        self._answers_seen = 0
+        self._metrics = _metrics(total)
+        self._registry = self._metrics.pop("registry", None)
+
+    def request(self, endpoint: str, status: int, seconds: float) -> None:
+        """One request done; status 0 is a caller who left."""
+        endpoint = endpoint if endpoint in self.endpoints else "other"
+        label = str(status) if status in STATUSES else ("gone" if not status else "other")
+        if m := self._metrics:
+            m["requests"].labels(endpoint, label).inc()
+            m["request_seconds"].labels(endpoint).observe(seconds)
+
+    def load(self, in_flight: int, queued: int) -> None:
+        if m := self._metrics:
+            m["in_flight"].set(in_flight)
+            m["queued"].set(queued)
+
+    def waited(self, seconds: float) -> None:
+        if m := self._metrics:
+            m["queue_seconds"].observe(seconds)
+
+    def refused(self, code: str) -> None:
+        """The guard refused a request (R4)."""
+        if m := self._metrics:
+            m["guard_refusals"].labels(code if code in ("depth_attack", "guarded_topic") else "other").inc()
+
+    def answer(self, answer: Answer, *, first_s: float, total_s: float) -> None:
+        """One answer made: `first_s` to its first piece, `total_s` to its last."""
+        trace, depth = answer.trace, answer.trace.depth
+        rate = skip_rate(depth["max"], self._total, self._min_depth)
+        quiet = self.low_power.observe(rate)
+        self._answers_seen += 1
+        if not (m := self._metrics):
+            return
+        m["answers"].labels(trace.route.value, trace.tier if trace.tier in TIERS else "miss").inc()
+        m["layer_tokens"].labels(trace.route.value).inc(trace.layer_tokens)
+        m["tokens"].labels("prompt").inc(answer.prompt_tokens)
+        m["tokens"].labels("completion").inc(answer.completion_tokens)
+        m["low_power"].set(quiet)
+        m["depth_mode"].state("low_power" if quiet else "normal")
+        runs, made = depth.get("branch_runs", ()), len(depth.get("per_token", ()))
+        m["skipped_branches"].inc(sum(made - run for pair in runs for run in pair))
+        if quiet and self._answers_seen % KEEP_ONE_IN:
+            return
+        m["first_token_seconds"].observe(first_s)
+        m["depth"].observe(depth["max"])
+        m["skip_rate"].observe(rate)
+        if answer.completion_tokens > 1:
+            m["token_seconds"].observe((total_s - first_s) / (answer.completion_tokens - 1))
+
+    def health(self, layers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Per-layer run rates of the model's window, read when the metrics are read."""
+        if m := self._metrics:
+            for name, layer in layers.items():
+                if layer["run_rate"] is not None:
+                    m["layer_skip_rate"].labels(name.removeprefix("layer_")).set(1.0 - layer["run_rate"])
+
+    def page(self) -> tuple[bytes, str]:
+        """The metrics as Prometheus text, and its content type; empty without prometheus-client."""
+        if self._registry is None:
+            return b"", "text/plain; version=0.0.4; charset=utf-8"
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    @contextmanager
+    def span(self, name: str, **attributes: Any) -> Iterator[Any]:
+        """An OpenTelemetry span in the GenAI conventions, without content. Yields None without the library."""
+        tracer = _tracer()
+        if tracer is None or (self.low_power.active and self._answers_seen % KEEP_ONE_IN):
+            yield None
+            return
+        with tracer.start_as_current_span(
+            name, attributes=attributes, record_exception=False, set_status_on_exception=False
+        ) as span:
+            yield span
+
+
+def answer_attributes(answer: Answer, model: str) -> dict[str, Any]:
+    """Span attributes of an answer: GenAI semantic conventions, and Shoal's depth beside them."""
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.system": "shoal",
+        "gen_ai.response.model": model,
+        "gen_ai.response.finish_reasons": (answer.finish_reason,),
+        "gen_ai.usage.input_tokens": answer.prompt_tokens,
+        "gen_ai.usage.output_tokens": answer.completion_tokens,
+        "shoal.route": answer.route.value,
+        "shoal.cache.tier": answer.trace.tier or "miss",
+        "shoal.depth.max": float(answer.trace.depth["max"]),
+        "shoal.layer_tokens": float(answer.trace.layer_tokens),
+    }
+
+
+def _tracer() -> Any:
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return None
+    return trace.get_tracer("shoal")
+
+
+def _metrics(total: int) -> dict[str, Any]:
+    """Every metric there is, by short name; empty without prometheus-client."""
+    try:
+        from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram
+    except ImportError:
+        return {}
+    r = CollectorRegistry()
+    depths = tuple(float(d) for d in range(0, max(total, 1) + 1))
+
+    def histogram(name: str, text: str, buckets: tuple[float, ...] = SECONDS, labels: tuple[str, ...] = ()) -> Any:
+        return Histogram(f"shoal_{name}", text, labels, buckets=buckets, registry=r)
+
+    def counter(name: str, text: str, *labels: str) -> Any:
+        return Counter(f"shoal_{name}", text, labels, registry=r)
+
+    def gauge(name: str, text: str, *labels: str) -> Any:
+        return Gauge(f"shoal_{name}", text, labels, registry=r)
+
+    answers = counter("answers", "Answers by route and cache tier", "route", "tier")
+    for route in Route:
+        answers.labels(route.value, "miss")
+    return {
+        "registry": r,
+        "requests": counter("requests", "HTTP requests", "endpoint", "status"),
+        "request_seconds": histogram("request_seconds", "End-to-end time of a request", labels=("endpoint",)),
+        "in_flight": gauge("in_flight", "Requests being worked on"),
+        "queued": gauge("queued", "Requests waiting for a slot"),
+        "queue_seconds": histogram("queue_seconds", "Time a request waited for a slot"),
+        "first_token_seconds": histogram("first_token_seconds", "Time to the first piece of an answer"),
+        "token_seconds": histogram("token_seconds", "Mean time per generated token of an answer"),
+        "answers": answers,
+        "layer_tokens": counter("layer_tokens", "Layer-tokens spent (depth summed over tokens)", "route"),
+        "tokens": counter("tokens", "Tokens read and written", "kind"),
+        "depth": histogram("depth_layers", "Deepest generated token of an answer", depths),
+        "skip_rate": histogram("skip_rate", "Skip rate of an answer", RATES),
+        "layer_skip_rate": gauge("layer_skip_rate", "Share of recent tokens that skipped the layer", "layer"),
+        "skipped_branches": counter("skipped_branches", "Residual branches not run for generated tokens"),
+        "guard_refusals": counter("guard_refusals", "Requests a guard refused", "code"),
+        "low_power": gauge("low_power_mode", "1 while telemetry is sampled because nearly everything is skipped"),
+        "depth_mode": Enum("shoal_depth_mode", "Mode of the service", states=["normal", "low_power"], registry=r),
+    }

@@ -26,6 +26,15 @@ from shoal import CognitiveRouter, DepthCache, KnowledgeBase
 from shoal.router.integrations.langchain import ChatShoal, KnowledgeBaseRetriever, ShoalCache, ShoalEmbeddings
 
 NO_TOOLS = "no tool calling: bind_tools raises NotImplementedError, tools are refused and never ignored"
+NO_SCHEMA = (
+    "no structured output: the engine has no constrained decoding, with_structured_output raises NotImplementedError"
+)
+SCHEMA_TESTS = (
+    "test_structured_output",
+    "test_structured_output_async",
+    "test_structured_output_pydantic_2_v1",
+    "test_structured_output_optional_param",
+)
 TOOL_TESTS = (
     "test_tool_calling",
     "test_tool_calling_async",
@@ -71,6 +80,7 @@ def unsupported(reason: str, *names: str) -> Callable[[type], type]:
 
 
 @unsupported(NO_TOOLS, "test_bind_tool_pydantic")
+@unsupported(NO_SCHEMA, "test_with_structured_output")
 class TestChatShoalUnit(ChatModelUnitTests):
     @property
     def chat_model_class(self) -> type[BaseChatModel]:
@@ -83,6 +93,7 @@ class TestChatShoalUnit(ChatModelUnitTests):
 
 @pytest.mark.model
 @unsupported(NO_TOOLS, *TOOL_TESTS)
+@unsupported(NO_SCHEMA, *SCHEMA_TESTS)
 class TestChatShoalIntegration(ChatModelIntegrationTests):
     @pytest.fixture(autouse=True)
     def _on(self, bare: CognitiveRouter) -> None:

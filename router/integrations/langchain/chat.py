@@ -189,6 +189,15 @@ class ChatShoal(BaseChatModel):
         """Always raises: the engine calls no tools, and leaving them out in silence would be worse."""
         raise NotImplementedError(_NO_TOOLS)
 
+    def with_structured_output(
+        self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
+    ) -> Runnable[LanguageModelInput, Any]:
+        """Always raises: the engine cannot be held to a schema, and asking in words gives no guarantee."""
+        raise NotImplementedError(
+            "ChatShoal cannot be held to a schema yet. Ask for the form in the prompt and parse the text: "
+            "prompt | chat | PydanticOutputParser(...)"
+        )
+
     def get_num_tokens(self, text: str) -> int:
         return int(self._router().llm.count_tokens(text))
 

@@ -18,10 +18,14 @@ from .lexicon import (
     CLASSES,
     EMPTY_NEGATIONS,
     NEGATORS,
+    OPPOSITES,
+    PIVOTS,
     QUESTION_KINDS,
-    WORD_OPPOSITES,
+    STOP_WORDS,
     ZH_EMPTY_NEGATIONS,
     ZH_NEGATORS,
+    ZH_PIVOTS,
+    Table,
 )
 from .quantity import Quantity, quantities
 
@@ -36,41 +40,11 @@ _QUOTE = re.compile(
 _CAPITAL = re.compile(r"(?<![.!?:;\n\"“(]\s)(?<!^)\b([A-Z][\w&.-]*\w|[A-Z]{2,})")
 _MIXED = re.compile(r"\b(?=\w*[a-z])(?=\w*\d)[a-z0-9-]+\b")
 _CONTRACTED = re.compile(r"n['’]t\b")
-STOP = frozenset(
-    ["a", "an", "the", "is", "are", "was", "were", "be", "been", "being", "am", "do", "does", "did", "done", "doing", "have", "has", "had", "having", "will", "would", "shall", "should", "can", "could", "may", "might", "must", "i", "you", "he", "she", "it", "we", "they", "me", "my", "your", "his", "her", "its", "our", "their", "us", "them", "this", "that", "these", "those", "there", "here", "to", "of", "in", "on", "at", "by", "for", "with", "from", "as", "and", "or", "but", "if", "so", "than", "then", "too", "very", "just", "please", "tell", "know", "want", "need", "like", "get", "got", "how", "what", "when", "where", "which", "who", "whom", "whose", "why", "about", "into", "up", "out", "over", "any", "some", "no", "not", "hi", "hello", "hey", "thanks", "thank", "me"]
-)
-_PIVOTS = frozenset(["than", "to", "from", "by", "in", "into", "over", "beat", "beats", "before", "after", "with", "as", "for", "of", "on", "against", "owe"])
-_ZH_PIVOTS = (
-    "比",
-    "到",
-    "给",
-    "被",
-    "对",
-    "向",
-    "换",
-    "兑",
-    "转",
-    "大于",
-    "小于",
-    "等于",
-    "在",
-    "打",
-    "追",
-    "属于",
-    "导致",
-    "引起",
-    "包含",
-    "胜",
-    "先于",
-    "早于",
-    "晚于",
-)
 _NEGATING_PREFIX = ("un", "in", "im", "ir", "il", "dis", "non", "non-", "de", "mis", "anti", "anti-")
-_OPPOSITES = frozenset(frozenset(pair) for pair in WORD_OPPOSITES)
 
 
 def _terms(
-    table: dict[str, tuple[tuple[str, ...], ...]],
+    table: Table,
 ) -> tuple[dict[tuple[str, ...], set[tuple[str, int]]], dict[str, list[tuple[str, str, int]]]]:
     words: dict[tuple[str, ...], set[tuple[str, int]]] = {}
     han: dict[str, list[tuple[str, str, int]]] = {}
@@ -178,11 +152,11 @@ def facts(raw: str) -> Facts:
     raw_words = tuple(w.removesuffix("'s") for w in _WORD.findall(_SPLIT_VERB.sub(r"\1 \4 \3", text)))
     capitals = _CAPITAL.findall(plain)
     titled = sum(w[:1].isupper() for w in plain.split()) > 0.6 * max(len(plain.split()), 4)
-    names = set() if titled else {stem(w.lower()) for w in capitals if w.lower() not in STOP and w != "I"}
+    names = set() if titled else {stem(w.lower()) for w in capitals if w.lower() not in STOP_WORDS and w != "I"}
     return Facts(
         text=text,
         words=words,
-        content=tuple(w for w in words if w not in STOP),
+        content=tuple(w for w in words if w not in STOP_WORDS),
         quantities=quantities(text),
         negations=_negations(raw_words, text),
         poles=_found(raw_words, text, (_AXIS_WORDS, _AXIS_HAN)),
@@ -194,7 +168,7 @@ def facts(raw: str) -> Facts:
 
 
 def _differing(
-    a: frozenset[tuple[str, int]], b: frozenset[tuple[str, int]], table: dict[str, tuple[tuple[str, ...], ...]]
+    a: frozenset[tuple[str, int]], b: frozenset[tuple[str, int]], table: Table
 ) -> Iterator[str]:
     """Axes or classes on which each text names something that the other does not."""
     for name in sorted({n for n, _ in a} & {n for n, _ in b}):
@@ -253,7 +227,7 @@ def _aligned(a: Facts, b: Facts) -> str | None:
                 less = (
                     (short.endswith("ful") and long.endswith("less")) or (short.endswith("less") and long.endswith("ful"))
                 )
-                if frozenset((x, y)) in _OPPOSITES or negated or (less and x[:3] == y[:3]):
+                if frozenset((x, y)) in OPPOSITES or negated or (less and x[:3] == y[:3]):
                     return "antonym: " + " / ".join(sorted((x, y)))
     return None
 
@@ -267,7 +241,7 @@ def _roles(a: Facts, b: Facts) -> str | None:
         return None  # active and passive voice
     place_a = {w: i for i, w in enumerate(a.words)}
     place_b = {w: i for i, w in enumerate(b.words)}
-    pivots = [p for p in set(a.words) & set(b.words) if p in _PIVOTS or (p in common and not _HAN.match(p))]
+    pivots = [p for p in set(a.words) & set(b.words) if p in PIVOTS or (p in common and not _HAN.match(p))]
     ends = [w for w in sorted(common) if not _HAN.match(w)]
     for pivot in sorted(pivots):
         pa, pb = place_a[pivot], place_b[pivot]
@@ -283,7 +257,7 @@ def _roles(a: Facts, b: Facts) -> str | None:
 def _chinese_roles(a: str, b: str) -> str | None:
     if max(len(a), len(b)) > 80:
         return None
-    for pivot in _ZH_PIVOTS:
+    for pivot in ZH_PIVOTS:
         if a.count(pivot) == 1 == b.count(pivot):
             (la, ra), (lb, rb) = a.split(pivot), b.split(pivot)
             one, other = _common(la, rb), _common(ra, lb)

@@ -72,7 +72,7 @@ class Classifier:
             )
         if meta["embedder"] != embed.fingerprint:
             raise RouterError(
-                f"this classifier was trained on the embedder {meta['embedder']}, not {embed.fingerprint}: train it again"
+                f"this classifier was trained on the embedder {meta['embedder']}, not {embed.fingerprint}: train again"
             )
         self._w1, self._b1 = (np.asarray(tensors[n], dtype=np.float32) for n in ("w1", "b1"))
         self._w2, self._b2 = (np.asarray(tensors[n], dtype=np.float32) for n in ("w2", "b2"))
@@ -86,7 +86,7 @@ class Classifier:
 
     @classmethod
     def load(cls, embed: Embed, path: str | Path = ASSET, *, memory: int = 4096) -> "Classifier":
-        """The classifier in `path` (the shipped one by default). Raises RouterError when it is missing or does not fit."""
+        """The classifier in `path`, the shipped one by default. Raises RouterError when missing or of another kind."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -104,7 +104,7 @@ class Classifier:
         return sum(part.size for part in (self._w1, self._b1, self._w2, self._b2))
 
     def predict(self, messages: Sequence[Message], vector: FloatArray | None = None) -> tuple[Features, Prediction]:
-        """Features and prediction of a conversation's last turn. `vector` [dim] is its embedding where already known."""
+        """Features and prediction of a conversation's last turn. `vector` [dim] is the embedding of its `focus`."""
         key = sha256("\0".join(f"{m.role}\1{m.content}" for m in messages).encode("utf-8", "replace")).hexdigest()
         with self._lock:
             if key in self._known:

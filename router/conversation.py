@@ -79,9 +79,11 @@ def needs_summary(
 
 _SENTENCE = re.compile(r"[^.!?。！？\n]+[.!?。！？]*")
 _TERM = re.compile(r"[a-z0-9']{3,}|\d+|[\u3400-\u9fff]{2}", re.IGNORECASE)
-_COMMON = frozenset(
-    ["the", "and", "for", "are", "was", "were", "you", "your", "that", "this", "with", "from", "have", "has", "had", "not", "but", "can", "will", "would", "could", "should", "about", "what", "when", "where", "which", "who", "how", "why", "there", "their", "they", "them", "then", "than", "its", "also", "into", "just", "please", "tell"]
+_COMMON_TEXT = (
+    "the and for are was were you your that this with from have has had not but can will would could should about "
+    "what when where which who how why there their they them then than its also into just please tell"
 )
+_COMMON = frozenset(_COMMON_TEXT.split())
 _LEAD = {"en": "Said earlier in this conversation:", "zh": "此前对话提到："}
 
 
@@ -121,7 +123,7 @@ def summary_of(messages: Sequence[Message], *, budget: int = 400) -> str:
 
 
 def reinforced(messages: Sequence[Message], *, budget: int = 400) -> tuple[Message, ...]:
-    """The conversation with the summary put before its newest message, marked as earlier talk; unchanged without one."""
+    """The conversation with the summary put before its newest message, marked as such; unchanged without one."""
     summary = summary_of(messages, budget=budget)
     if not summary:
         return tuple(messages)

@@ -66,7 +66,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """The entry that answers: `score` is the fitted probability that it is right, `cosine` the similarity to `matched`."""
+    """The entry that answers. `score`: fitted probability that it is right; `cosine`: nearness to `matched`."""
 
     entry_id: str
     question: str
@@ -108,9 +108,12 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip().lower().rstrip("?.!。？！ ")
 
 
-_STOP = frozenset(
-    ["a", "an", "the", "is", "are", "was", "were", "be", "am", "do", "does", "did", "can", "could", "will", "would", "should", "may", "i", "my", "me", "we", "our", "you", "your", "it", "its", "to", "of", "in", "on", "at", "for", "with", "and", "or", "how", "what", "when", "where", "which", "who", "why", "there", "this", "that", "please", "from", "by", "as", "if", "have", "has", "had", "not", "no", "any", "some", "get"]
+_STOP_TEXT = (
+    "a an the is are was were be am do does did can could will would should may i my me we our you your it "
+    "its to of in on at for with and or how what when where which who why there this that please from by as if have has had "
+    "not no any some get"
 )
+_STOP = frozenset(_STOP_TEXT.split())
 
 
 def words(text: str) -> frozenset[str]:
@@ -206,7 +209,7 @@ class Faq:
     def match(self, text: str, vector: FloatArray | None = None) -> Match | None:
         """The entry that answers `text`, or None when none surely does. `vector` [dim] is its embedding where known.
 
-        An entry in the language of the question is preferred; one in the other language answers when it is the only match.
+        An entry in the question's language is preferred; one in another language answers when it is the only match.
         """
         self._refresh()
         with self._lock:

@@ -62,21 +62,28 @@ _LEAST = (
     r"least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|minimi[sz]e|lowest|fewest|smallest|less|"
     r"quick|fast|shallow|no|zero|without"
 )
+_MOST = r"least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|lowest|fewest"
 _THOUGHT = (
     r"thinking|thought|thoughts|reasoning|deliberation|reflection|layers?|depth|computation|compute|effort|analysis|"
     r"consideration|processing|brainpower"
 )
+_THINK = r"think|reason|reflect|deliberate|compute|analy[sz]e"
+_ANSWER = r"answer|reply|respond|response|output"
+_ZH_THOUGHT = "思考|思维|推理|层|步骤|计算|算力|深度|分析|回答|答案|回复"
+_ZH_WAY = "方式|方法|速度|路径|模式|语言|话|时间"
 _HURRY = re.compile(
     rf"\b(?:{_LEAST})\b(?:\W+\w+){{0,3}}?\W+(?:{_THOUGHT})\b"
-    rf"|\b(?:{_THOUGHT})\b(?:\W+\w+){{0,3}}?\W+(?:least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|lowest|fewest)\b"
-    r"|\b(?:think|reason|reflect|deliberate|compute|analy[sz]e)\b(?:\W+\w+){0,2}?\W+(?:least|less|fast|fastest|quickly|simply|minimally|as little)\b"
-    r"|\b(?:do not|don'?t|dont|never|without|stop)\W+(?:over ?)?(?:think|thinking|reason|reasoning|reflect|reflecting|deliberat\w+)\b"
-    r"|\b(?:fastest|quickest|simplest|shortest|least)\b(?:\W+\w+){0,2}?\W+(?:answer|reply|response|output|mode|path|way to (?:answer|reply|respond))\b"
-    r"|\b(?:answer|reply|respond|output|tell me|say it)\b(?:\W+\w+){0,4}?\W+(?:fastest|quickest|as (?:fast|quickly|simply) as|instantly|immediately)\b"
+    rf"|\b(?:{_THOUGHT})\b(?:\W+\w+){{0,3}}?\W+(?:{_MOST})\b"
+    rf"|\b(?:{_THINK})\b(?:\W+\w+){{0,2}}?\W+(?:{_MOST}|less|fast|quickly|simply|minimally|as little)\b"
+    rf"|\b(?:do not|don'?t|never|without|stop)\W+(?:over ?)?(?:{_THINK}|thinking|reasoning|reflecting|deliberating)\b"
+    rf"|\b(?:{_MOST})\b(?:\W+\w+){{0,2}}?\W+(?:{_ANSWER}|mode|path|way to (?:{_ANSWER}))\b"
+    rf"|\b(?:{_ANSWER}|tell me|say it)\b(?:\W+\w+){{0,4}}?\W+"
+    r"(?:fastest|quickest|as (?:fast|quickly|simply) as|instantly)\b"
     r"|\bskip(?:ping)?\W+(?:\w+\W+){0,3}?(?:thinking|thought|reasoning|layers?|analysis|checks?)\b"
-    r"|(?:用|以|按|靠|走)?最(?:少|快|简|简单|简短|浅|低|小)(?:的|地)?(?:思考|思维|推理|层|步骤|计算|算力|方式|方法|速度|路径|模式|深度|分析|回答|答案|回复|话|语言|时间)"
-    r"|(?:思考|推理|层数|计算|算力|深度|分析)(?:得|要|用)?(?:越|尽量|尽可能)?(?:最)?(?:少|快|简|简单|浅|低)(?:越好)?"
-    r"|(?:不要|别|无需|不用|不必|无须|跳过|省略)(?:去)?(?:多|过多|深入|仔细)?(?:思考|推理|想|分析|考虑)"
+    rf"|最(?:少|快|简|简单|简短|浅|低|小)(?:的|地)?(?:{_ZH_THOUGHT})"
+    rf"|最(?:少|快|简|简单|简短|浅|低|小)(?:的|地)?(?:{_ZH_WAY})(?:来|去|内|里)?(?:回答|思考|告诉|说|处理|推理|输出|回复|给出)"
+    r"|(?:思考|推理|层数|计算|算力|深度|分析)(?:得|要|用)?(?:越|尽量|尽可能)?最?(?:少|快|简|简单|浅|低)(?:越好)?"
+    r"|(?:不要|别|无需|不用|不必|无须|跳过|省略)去?(?:多|过多|深入|仔细)?(?:思考|推理|想|分析|考虑)"
     r"|最少最快|最快最简|最少最简|最简最快",
     re.IGNORECASE,
 )
@@ -204,11 +211,13 @@ _PATTERNS: Mapping[str, Callable[[str], float]] = {
         r"^\W*(?:hi|hello|hey|good (?:morning|evening|night)|bye|thanks?|thank you)\b|^你好|^您好|谢谢|再见|早上好|晚安"
     ),
     "support": _has(
-        r"\b(?:account|card|payment|order|refund|password|transfer|balance|bill|invoice|delivery|log ?in|subscription)\b"
+        r"\b(?:account|card|payment|order|refund|password|transfer|balance|bill|invoice|delivery|log ?in|"
+        r"subscription)\b"
         r"|账户|账号|帐号|银行卡|支付|订单|退款|密码|转账|余额|发票|快递|物流|登录|会员|客服"
     ),
     "now": _has(
-        r"\b(?:now|today|tonight|tomorrow|yesterday|current(?:ly)?|latest|this (?:week|month|year))\b|现在|今天|明天|昨天|目前|最新|今年|本周"
+        r"\b(?:now|today|tonight|tomorrow|yesterday|current(?:ly)?|latest|this (?:week|month|year))\b"
+        r"|现在|今天|明天|昨天|目前|最新|今年|本周"
     ),
     "context": _has(r"\b(?:following|given|below|above)\b.*[:\n]|以下|下面|下列|给定|根据.{0,12}(?:文|段)"),
     "question_mark": _has(r"[?？]"),

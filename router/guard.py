@@ -1,8 +1,8 @@
 """The depth-attack guard (R4): words that ask for the least thinking, on a topic where thinking is the safety.
 
-Knows an embedder and a list of topics; no model, no HTTP. Attack words on a guarded topic are refused with a code before
-any model runs; a guarded topic alone only sets the budget's floor (policy.py). Neither half alone refuses, so that "what
-is the fastest animal" passes. Ref: without it a content filter fell from 99.2% to 83.7%.
+Knows an embedder and a list of topics; no model, no HTTP. Attack words on a guarded topic are refused with a code
+before any model runs; a guarded topic alone only sets the budget's floor (policy.py). Neither half alone refuses, so
+that "what is the fastest animal" passes. Ref: without it a content filter fell from 99.2% to 83.7%.
 """
 
 import json
@@ -48,7 +48,7 @@ class Topics:
 
 @cache
 def default_topics() -> Topics:
-    """The topics that ship: weapons, self-harm, intrusion, fraud, private data, illegal trade, sexual content with minors."""
+    """The topics that ship: those that R4 lists, from weapons to sexual content with minors."""
     raw = json.loads(TOPICS.read_text(encoding="utf-8"))
     return Topics(guarded=raw["guarded"], allowed=raw["allowed"])
 
@@ -73,7 +73,8 @@ class Verdict:
         """Raises Refused with code `depth_attack` where attack words meet a guarded topic."""
         if self.refused:
             raise Refused(
-                f"refused: the request asks for the least thinking on a guarded topic ({self.topic}); ask without limiting the thinking",
+                f"refused: this asks for the least thinking on a guarded topic ({self.topic}); "
+                "ask without limiting the thinking",
                 CODE,
             )
 

@@ -45,7 +45,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A way of answering, chosen per request (G10). `deepest` and `shallowest` are layers of 40; `trade` lets budgets go
+    """A way of answering, chosen per request (G10).
+
+    `deepest` and `shallowest` are layers of 40; `trade` lets budgets go
     below what `auto` allows; the rest are sampling defaults and a line added to the prompt, where not None.
     """
 
@@ -62,7 +64,7 @@ class Profile:
     def __post_init__(self) -> None:
         if not 0 <= self.shallowest <= self.deepest <= REFERENCE or self.deepest < 1:
             raise RouterError(
-                f"profile {self.name}: 0 <= shallowest <= deepest <= {REFERENCE} and deepest at least 1, in layers of {REFERENCE}"
+                f"profile {self.name}: shallowest and deepest must rise from 0 to {REFERENCE}, layers of {REFERENCE}"
             )
 
 

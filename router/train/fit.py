@@ -19,7 +19,7 @@ HEADS = {"route": len(ROUTES), "depth": DEPTHS, "cacheable": 2, "weak": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """Weights with the inputs' scaling folded in: w1 [inputs, HIDDEN], w2 [HIDDEN, sum of heads]; temperature per head."""
+    """Weights, inputs' scaling folded in: w1 [inputs, HIDDEN], w2 [HIDDEN, heads]; a temperature per head."""
 
     w1: FloatArray
     b1: FloatArray
@@ -36,7 +36,7 @@ class Fitted:
         """Scaled logits of each head, [n, classes]."""
         z = np.maximum(x @ self.w1 + self.b1, 0) @ self.w2 + self.b2
         parts = np.split(z, np.cumsum(list(HEADS.values()))[:-1], axis=1)
-        return {head: part / self.temperature[head] for head, part in zip(HEADS, parts, strict=True)}
+        return {head: part / np.float32(self.temperature[head]) for head, part in zip(HEADS, parts, strict=True)}
 
 
 def labels_of(table: Table) -> dict[str, NDArray[np.int64]]:
@@ -172,5 +172,5 @@ def _even(groups: NDArray[np.str_]) -> FloatArray:
 
 def _temperature(z: FloatArray, label: NDArray[np.int64], weight: FloatArray) -> float:
     grid = np.exp(np.linspace(np.log(0.4), np.log(4.0), 60))
-    losses = [-(weight * np.log(softmax(z / t)[np.arange(len(z)), label] + 1e-12)).sum() for t in grid]
+    losses = [-(weight * np.log(softmax(z / np.float32(t))[np.arange(len(z)), label] + 1e-12)).sum() for t in grid]
     return float(grid[int(np.argmin(losses))])

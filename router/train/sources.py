@@ -53,7 +53,8 @@ def _lines(path: Path) -> Iterator[Any]:
 
 
 _STALE = re.compile(
-    r"\b(?:now|today|tonight|tomorrow|yesterday|current(?:ly)?|latest|this (?:week|month|year)|right now|last (?:night|week|year))\b"
+    r"\b(?:now|today|tonight|tomorrow|yesterday|current(?:ly)?|latest|this (?:week|month|year)|"
+    r"right now|last (?:night|week|year))\b"
     r"|现在|今天|今晚|明天|昨天|目前|最新|今年|本周|刚刚",
     re.IGNORECASE,
 )
@@ -64,19 +65,27 @@ def _lasting(text: str) -> bool:
 
 
 _CLINC_ROUTE = {
-    "extract": "plug_type exchange_rate timezone food_last calories nutrition_info ingredients_list cook_time ingredient_substitution "
+    "extract": "plug_type exchange_rate timezone food_last calories nutrition_info ingredients_list cook_time "
+    "ingredient_substitution "
     "definition measurement_conversion spelling distance gas_type",
     "rag": "travel_suggestion recipe meal_suggestion restaurant_suggestion restaurant_reviews vaccines travel_alert",
-    "faq": "order_status order oil_change_how tire_change jump_start restaurant_reservation confirm_reservation cancel_reservation "
+    "faq": "order_status order oil_change_how tire_change jump_start restaurant_reservation confirm_reservation "
+    "cancel_reservation "
     "accept_reservations reset_settings sync_device schedule_maintenance",
     "direct": "translate calculator",
 }
 _CLINC_INTENT = {intent: route for route, names in _CLINC_ROUTE.items() for intent in names.split()}
 _CLINC_DOMAIN = {"banking": "faq", "credit_cards": "faq", "work": "faq", "travel": "faq"}
 # answers that depend on the person or the moment
-_PERSONAL = frozenset(
-    ["bill_due", "bill_balance", "balance", "spending_history", "transactions", "rewards_balance", "application_status", "credit_score", "credit_limit", "how_busy", "confirm_reservation", "calendar", "order_status", "reminder", "todo_list", "shopping_list", "what_song", "next_song", "current_location", "traffic", "distance", "last_maintenance", "oil_change_when", "tire_pressure", "gas", "mpg", "flight_status", "exchange_rate", "travel_alert", "weather", "date", "find_phone", "time", "share_location", "timer", "alarm", "flip_coin", "roll_dice", "pto_request_status", "next_holiday", "meeting_schedule", "payday", "income", "pto_balance", "pto_used", "user_name", "min_payment", "timezone", "uber", "play_music", "text", "make_call", "schedule_meeting"]
+_PERSONAL_TEXT = (
+    "bill_due bill_balance balance spending_history transactions rewards_balance application_status credit_score "
+    "credit_limit how_busy confirm_reservation calendar order_status reminder todo_list shopping_list what_song "
+    "next_song current_location traffic distance last_maintenance oil_change_when tire_pressure gas mpg "
+    "flight_status exchange_rate travel_alert weather date find_phone time share_location timer alarm flip_coin "
+    "roll_dice pto_request_status next_holiday meeting_schedule payday income pto_balance pto_used user_name "
+    "min_payment timezone uber play_music text make_call schedule_meeting"
 )
+_PERSONAL = frozenset(_PERSONAL_TEXT.split())
 
 
 def clinc(root: Path) -> Iterator[Example]:
@@ -358,9 +367,9 @@ WEAK, STRONG = "mistralai/Mixtral-8x7B-Instruct-v0.1", "gpt-4-1106-preview"
 
 
 def routellm_rows(root: Path) -> Iterator[tuple[str, str, bool, bool]]:
-    """(table, question, weak model right, strong model right) of RouteLLM's MMLU and GSM8K tables, less the contaminated ones."""
+    """(table, question, weak right, strong right) of RouteLLM's MMLU and GSM8K tables, less the contaminated ones."""
     folder = root / "routellm_mmlu_gsm8k"
-    for path in sorted(folder.glob("mmlu_*.csv")) + [folder / "gsm8k_responses.csv"]:
+    for path in [*sorted(folder.glob("mmlu_*.csv")), folder / "gsm8k_responses.csv"]:
         table = path.stem.removesuffix("_responses").split("_")[0]
         dirty = {row["eval_prompt"] for row in _lines(folder / f"routellm__evals__{table}__contaminated_prompts.jsonl")}
         with path.open(encoding="utf-8", newline="") as file:

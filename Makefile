@@ -24,7 +24,8 @@ check: setup
 	rm -rf .check && mkdir .check && ln -s .. .check/shoal
 	MYPYPATH=.check $(BIN)/mypy --explicit-package-bases
 	rm -rf .check
-	$(BIN)/python tests/check_readme.py
+	$(BIN)/python tests/check_readme.py README.md docs/*.md
+	set -e; for example in examples/*.py; do echo "== $$example"; $(BIN)/python $$example; done
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -48,7 +48,13 @@ class Runner:
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, str(free_port())
         self.background: list[subprocess.Popen[bytes]] = []
-        self.env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONWARNINGS": ""}
+        own = {name: str(folder / name) for name in ("kb", "faq")}  # not the ones of whoever runs this
+        self.env = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            **{f"SHOAL_{name.upper()}": path for name, path in own.items()},
+            "SHOAL_COLD_LOG": "false",
+        }
 
     def run(self, block: Block) -> str | None:
         """None when the block went well, else the end of what it printed."""

@@ -65,6 +65,19 @@ class KVCache:
             self._steps = [torch.cat(self._steps, dim=1)]
         return torch.cat([self._steps[0][:, start:stop] for start, stop in self._spans[layer]], dim=1)
 
+    def mark(self) -> tuple[int, tuple[int, ...]]:
+        """Where the cache stands now, for `rewind`."""
+        return self.tokens, tuple(self.lengths)
+
+    def rewind(self, mark: tuple[int, tuple[int, ...]]) -> None:
+        """Forgets every pass since `mark`."""
+        self.tokens, lengths = mark
+        self.lengths = list(lengths)
+        if self._steps:
+            self._steps = [torch.cat(self._steps, dim=1)[:, : self.tokens]]
+        for index, spans in enumerate(self._spans):
+            self._spans[index] = [(start, min(stop, self.tokens)) for start, stop in spans if start < self.tokens]
+
     @property
     def bytes_used(self) -> int:
         """Bytes of keys and values stored, without free room."""

@@ -102,7 +102,7 @@ class Decoder:
         and values. With `padded`, position -1 marks padding, which nothing attends to.
         """
         cache.advance(positions)
-        rotary = (self._cos[positions].unsqueeze(2), self._sin[positions].unsqueeze(2))
+        rotary = self.rotary(positions)
         x = F.embedding(ids, self.embedding)
         for index, (attention, mlp) in enumerate(run or self._everything):
             x = self.block(index, x, positions, rotary, cache, attention, mlp, keep_skipped=keep_skipped, padded=padded)
@@ -111,6 +111,10 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """fp32 logits [rows, vocab] of `hidden` [rows, hidden]."""
         return self.head(hidden).float()
+
+    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines [batch, seq, 1, head_dim] for `positions` [batch, seq]."""
+        return self._cos[positions].unsqueeze(2), self._sin[positions].unsqueeze(2)
 
     def block(
         self,

@@ -20,7 +20,7 @@ test: setup
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	rm -rf .check && mkdir .check && ln -s .. .check/shoal
 	MYPYPATH=.check $(BIN)/mypy --explicit-package-bases
 	rm -rf .check

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from rich.console import Console
@@ -31,7 +32,7 @@ MODEL = "smollm2-135m"
 NEXT = """  .venv/bin/shoal kb add examples/demo/kb && .venv/bin/shoal ask "Who founded Lumen?"
   .venv/bin/shoal chat
   .venv/bin/shoal serve"""
-console = Console()
+console = Console(width=max(110, Console().width))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,21 +125,33 @@ def differences(row: Row, answer: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
+def why(trace: Any) -> str:
+    """What settled it: the entry, the stored answer, the passage, or the reasons of the decision."""
+    found = {step.name: step.detail for step in trace.steps}
+    match trace.route.value:
+        case "faq":
+            return f"asks what {found['faq']['question']!r} asks ({found['faq']['score']:.2f})"
+        case "cache":
+            return f"answered before, under {found['cache']['made_at_budget']:g} layers"
+        case "extract":
+            return f"one clear sentence in {found['extract']['doc_id']} ({found['extract']['confidence']:.2f})"
+    return "; ".join(trace.decision.reasons)
+
+
 def show(outcomes: Sequence[Outcome]) -> None:
     table = Table(title="Lumen, a lamp shop", show_lines=True)
-    for name in ("shows", "request", "route", "why", "depth", "cache", "ms", "answer"):
-        table.add_column(name, justify="right" if name == "ms" else "left")
+    for name in ("request", "route", "why", "depth", "cache", "ms", "answer"):
+        table.add_column(name, justify="right" if name == "ms" else "left", no_wrap=name in ("route", "depth", "cache"))
     for outcome in outcomes:
         trace = outcome.answer.trace
         table.add_row(
-            outcome.row.shows,
-            outcome.row.prompt,
+            f"[bold]{outcome.row.shows}[/]\n{escape(outcome.row.prompt)}",
             trace.route.value,
-            "; ".join(trace.decision.reasons),
+            escape(why(trace)),
             f"{ceil(trace.depth['max'])}/{trace.depth['total']}",
             trace.tier or "",
             f"{trace.latency_ms:.0f}",
-            " ".join(outcome.answer.text.split())[:160],
+            escape(shorten(outcome.answer.text, 150, placeholder=" …")),
             style="red" if outcome.wrong else "",
         )
     console.print(table)

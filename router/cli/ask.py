@@ -1,0 +1,143 @@
+"""`shoal ask`, `shoal chat`, `shoal route`: one request, a conversation, a decision."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from ..decision import Answer, Message
+from ..settings import Settings, load_settings
+from .output import err, note, out, print_json, progress_bar
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
+Depth = Annotated[str | None, typer.Option("--max-depth", help='Budget: layers ("24"), a share ("60%") or "auto".')]
+Profile = Annotated[str | None, typer.Option(help="command, balanced, chat, or one of your own.")]
+Model = Annotated[str | None, typer.Option(help="Name, folder, hub id or GGUF file of the model.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(ask)
+    app.command()(chat)
+    app.command()(route)
+
+
+def depth_of(text: str | None) -> int | str | None:
+    """Layers as int where the text is a whole number, else the text itself ("60%", "auto")."""
+    if text is None:
+        return None
+    return int(text) if text.lstrip("+-").isdigit() else text
+
+
+def router_for(settings: Settings) -> Any:
+    """The router that the settings describe, with a progress bar for what has to be fetched first."""
+    from ..wiring import build_router
+
+    with progress_bar() as progress:
+        return build_router(settings, progress=progress, say=note)
+
+
+def ask(
+    text: Annotated[str, typer.Argument(help="The question; - reads it from standard input.")],
+    max_depth: Depth = None,
+    profile: Profile = None,
+    model: Model = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1)] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, max=2)] = None,
+    seed: int | None = None,
+    router_only: Annotated[bool | None, typer.Option("--router-only", help="No language model.")] = None,
+    json: Json = False,
+) -> None:
+    """Answer one request and say where the answer came from and how deep it was."""
+    settings = load_settings(model=model, router_only=router_only, profile=profile)
+    router = router_for(settings)
+    fields = {
+        "max_depth": depth_of(max_depth),
+        "profile": settings.profile,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+    }
+    try:
+        question = sys.stdin.read() if text == "-" else text
+        if json:
+            print_json(router.ask(question, **fields).to_dict())
+        else:
+            _print_stream(router, question, fields)
+    finally:
+        router.close()
+
+
+def _print_stream(router: Any, prompt: Any, fields: dict[str, Any]) -> Answer:
+    answer: Answer | None = None
+    for piece in router.ask_stream(prompt, **fields):
+        out.print(escape(printable(piece.text)), end="", highlight=False)
+        answer = piece.answer or answer
+    out.print()
+    if answer is None:
+        raise RuntimeError("the stream ended without an answer")
+    note(summary(answer))
+    return answer
+
+
+def printable(text: str) -> str:
+    """The text without terminal control characters: an answer must not be able to drive the terminal."""
+    return "".join(ch for ch in text if ch in "\n\t" or (ch.isprintable() and ch != "\x1b"))
+
+
+def summary(answer: Answer) -> str:
+    """One line: route, depth, tier, time and why."""
+    depth = answer.trace.depth
+    tier = f", cache {answer.trace.tier}" if answer.trace.tier else ""
+    return (
+        f"{answer.route.value}{tier} · depth {depth['max']:g}/{depth['total']} · "
+        f"{answer.trace.latency_ms:.0f} ms · {'; '.join(answer.trace.decision.reasons)}"
+    )
+
+
+def chat(max_depth: Depth = None, profile: Profile = None, model: Model = None, max_tokens: int | None = None) -> None:
+    """Talk; an empty line or Ctrl-D ends it."""
+    settings = load_settings(model=model, profile=profile)
+    router = router_for(settings)
+    fields = {"max_depth": depth_of(max_depth), "profile": settings.profile, "max_tokens": max_tokens}
+    messages: list[Message] = []
+    try:
+        while line := _read_line():
+            messages.append(Message(role="user", content=line))
+            answer = _print_stream(router, messages, fields)
+            messages.append(Message(role="assistant", content=answer.text))
+    finally:
+        router.close()
+
+
+def _read_line() -> str:
+    try:
+        return err.input("> ").strip() if sys.stdin.isatty() else sys.stdin.readline().strip()
+    except EOFError:
+        return ""
+
+
+def route(
+    text: Annotated[str, typer.Argument(help="The request; - decides each line of standard input.")],
+    max_depth: Depth = None,
+    profile: Profile = None,
+    json: Json = False,
+) -> None:
+    """Decide where a request would go and how deep, without answering it. Needs no model."""
+    settings = load_settings(router_only=True, profile=profile)
+    router = router_for(settings)
+    try:
+        lines = (line.rstrip("\n") for line in sys.stdin if line.strip()) if text == "-" else iter([text])
+        for line in lines:
+            decision = router.decide(line, max_depth=depth_of(max_depth), profile=settings.profile)
+            if json:
+                print_json(decision.to_dict())
+            else:
+                out.print(
+                    f"{decision.route.value}  budget {decision.budget:g}/{decision.total}  bucket {decision.bucket}  "
+                    f"confidence {decision.confidence:.2f}  {'; '.join(decision.reasons)}",
+                    markup=False,
+                    highlight=False,
+                )
+    finally:
+        router.close()

@@ -1,0 +1,107 @@
+"""`shoal kb`: put documents into the knowledge base, search it, take them out."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..settings import load_settings
+from .ask import Json
+from .output import note, out, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from ...rag import KnowledgeBase
+
+kb = typer.Typer(help="Knowledge base: add, search, list, delete.", no_args_is_help=True)
+Folder = Annotated[Path | None, typer.Option("--kb", help="Folder of the knowledge base.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(kb, name="kb")
+
+
+@contextmanager
+def opened(folder: Path | None) -> Iterator["KnowledgeBase"]:
+    from ...rag import KnowledgeBase
+
+    base = KnowledgeBase.open(load_settings(kb=folder).kb_path)
+    try:
+        yield base
+    finally:
+        base.close()
+
+
+@kb.command()
+def add(
+    paths: Annotated[list[Path], typer.Argument(help="Files or folders: text, Markdown, HTML, PDF, JSONL, CSV.")],
+    folder: Folder = None,
+    json: Json = False,
+) -> None:
+    """Add or update documents; unchanged ones cost nothing. A bad file is reported and skipped."""
+    with opened(folder) as base, progress_bar() as progress:
+        report = base.add(paths, progress=lambda done, total, _: progress("reading documents", done, total))
+        size = len(base)
+    for one in report.skipped:
+        note(f"skipped {one.path}: {one.reason}")
+    if json:
+        print_json({**asdict(report), "total_chunks": size})
+    else:
+        note(
+            f"{report.added} added, {report.updated} updated, {report.unchanged} unchanged, {report.removed} removed, "
+            f"{len(report.skipped)} skipped; {size} chunks in all"
+        )
+    if report.skipped and not (report.added or report.updated or report.unchanged):
+        raise typer.Exit(1)
+
+
+@kb.command()
+def search(
+    question: str, k: Annotated[int, typer.Option(min=1)] = 5, folder: Folder = None, json: Json = False
+) -> None:
+    """The passages nearest to a question."""
+    with opened(folder) as base:
+        hits = base.search(question, k=k)
+    rows = [
+        {
+            "doc_id": hit.doc_id,
+            "span": list(hit.span),
+            "score": round(hit.score, 4),
+            "depth_score": hit.depth_score,
+            "text": hit.text,
+        }
+        for hit in hits
+    ]
+    if json:
+        print_json(rows)
+        return
+    for hit in hits:
+        out.print(f"{hit.score:.3f}  [{hit.doc_id}, {hit.span[0]}-{hit.span[1]}]", markup=False, highlight=False)
+        out.print(f"  {hit.text}", markup=False, highlight=False)
+
+
+@kb.command("list")
+def list_(folder: Folder = None, json: Json = False) -> None:
+    """The documents in the knowledge base."""
+    with opened(folder) as base:
+        ids = base.doc_ids()
+    if json:
+        print_json(ids)
+    for doc_id in [] if json else ids:
+        out.print(doc_id, markup=False, highlight=False)
+
+
+@kb.command()
+def delete(doc_ids: list[str], folder: Folder = None, json: Json = False) -> None:
+    """Take documents out by id."""
+    with opened(folder) as base:
+        gone = [doc_id for doc_id in doc_ids if base.delete(doc_id)]
+    if json:
+        print_json({"deleted": gone})
+    else:
+        note(f"{len(gone)} deleted")
+    if len(gone) < len(doc_ids):
+        note(f"not in the knowledge base: {', '.join(sorted(set(doc_ids) - set(gone)))}")
+        raise typer.Exit(1)

@@ -1,0 +1,48 @@
+"""How every command prints: with `--json` one JSON value on standard output, else text; messages to standard error."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def note(message: str) -> None:
+    """A message for the person at the terminal; never part of the result."""
+    err.print(message, style="dim", markup=False, highlight=False)
+
+
+@contextmanager
+def progress_bar() -> Iterator["ProgressCallback"]:
+    """A bar on standard error, drawn only on a terminal; off it, one line when a task starts."""
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), console=err
+    )
+    with bar:
+        yield ProgressCallback(bar)
+
+
+class ProgressCallback:
+    """Called as `progress(what, done, total)`; any unit, `total` 0 where unknown."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._tasks: dict[str, Any] = {}
+
+    def __call__(self, what: str, done: float, total: float) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._bar.add_task(what, total=total or None)
+            if not err.is_terminal:
+                note(what)
+        self._bar.update(self._tasks[what], completed=done, total=total or None)

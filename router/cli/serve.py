@@ -1,0 +1,38 @@
+"""`shoal serve`: the OpenAI-compatible service."""
+
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from ..errors import MissingExtra
+from ..settings import load_settings
+from .ask import Model, router_for
+from .output import note
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(serve)
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
+    model: Model = None,
+    router_only: Annotated[
+        bool | None, typer.Option("--router-only", help="Decisions, FAQ, cache and extraction only; needs no torch.")
+    ] = None,
+    open_access: Annotated[bool, typer.Option("--open", help="Allow callers without a key from other hosts.")] = False,
+) -> None:
+    """Serve the router over HTTP; stops cleanly on Ctrl-C or SIGTERM."""
+    settings = load_settings(host=host, port=port, model=model, router_only=router_only)
+    if not find_spec("fastapi") or not find_spec("uvicorn"):
+        raise MissingExtra("The HTTP service's part (fastapi, uvicorn)", "serve")
+    from ..service import serve as run
+
+    router = router_for(settings)
+    note(f"serving {router.model_name} at http://{settings.host}:{settings.port}/v1 (Ctrl-C stops)")
+    try:
+        run(router, host=settings.host, port=settings.port, open_access=open_access)
+    finally:
+        router.close()

@@ -1,0 +1,127 @@
+"""From a request to a decision: features, classifier, guard and policy put together (R1, R2, R4). No model is run.
+
+What a decision needs of a model is three numbers, its depths; without a model those of the default one are used.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .classifier import Classifier, Prediction
+from .decision import Decision, MaxDepth, Request
+from .deep import Deep
+from .errors import InvalidRequest
+from .features import Embed, Features
+from .guard import Guard, Verdict
+from .policy import PROFILES, Model, Profile, decide_budget, profile_named
+
+TOTAL_WITHOUT_MODEL = 30  # layers of the default model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a request looks like, before policy."""
+
+    features: Features
+    prediction: Prediction
+    verdict: Verdict
+    profile: Profile
+
+
+class Decider:
+    """Reads and decides requests. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        embed: Embed,
+        *,
+        classifier: Classifier | None = None,
+        guard: Guard | None = None,
+        profiles: Mapping[str, Profile] = PROFILES,
+    ) -> None:
+        self._classifier = classifier or Classifier.load(embed)
+        self._guard = guard or Guard(embed)
+        self._profiles = profiles
+
+    def read(self, request: Request) -> Reading:
+        """Features, route probabilities and the guard's verdict; raises `InvalidRequest` for an unknown profile."""
+        profile = profile_named(request.profile, self._profiles)
+        features, prediction = self._classifier.predict(request.messages)
+        return Reading(
+            features=features, prediction=prediction, verdict=self._guard.check(request.messages), profile=profile
+        )
+
+    def decide(self, request: Request, reading: Reading, llm: Deep | None) -> Decision:
+        """Route and budget. Raises `Refused` (R4) and the model's BudgetError for a `max_depth` it does not have."""
+        reading.verdict.enforce()
+        prediction = reading.prediction
+        depths = _depths(llm)
+        budget = decide_budget(
+            route=prediction.route,
+            depth=prediction.depth,
+            hints=reading.features.hints,
+            profile=reading.profile,
+            model=depths,
+            max_depth=_limit(request.max_depth, llm),
+            guarded=reading.verdict.guarded,
+        )
+        look = f"looks like {prediction.likely.value} ({prediction.routes[prediction.likely]:.2f})"
+        if prediction.abstained and prediction.route is not prediction.likely:
+            look += f", not sure: taken as {prediction.route.value}"
+        return Decision(
+            route=prediction.route,
+            budget=budget.layers,
+            total=depths.total,
+            bucket=budget.bucket,
+            confidence=prediction.confidence,
+            cacheable=prediction.cacheable >= 0.5,
+            profile=reading.profile.name,
+            reasons=(look, *budget.reasons),
+        )
+
+
+def sampling(request: Request, profile: Profile) -> dict[str, Any]:
+    """What the model is asked for: the request's own values, else the profile's; `seed` None where none is set."""
+    return {
+        "max_tokens": request.max_tokens or profile.max_tokens,
+        "temperature": profile.temperature if request.temperature is None else request.temperature,
+        "top_p": profile.top_p if request.top_p is None else request.top_p,
+        "stop": profile.stop if request.stop is None else request.stop,
+        "seed": request.seed,
+    }
+
+
+def seeded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a seed: 0 where nothing is drawn, else a fresh one."""
+    seed = settings["seed"]
+    if seed is None:
+        seed = secrets.randbits(31) if settings["temperature"] else 0
+    return {**settings, "seed": seed}
+
+
+def as_max_depth(budget: float, llm: Deep) -> int | str:
+    """A budget in layers in the words a model takes: whole layers, "auto" or a share."""
+    if budget == llm.resolve_budget("auto").depth:
+        return "auto"
+    return int(budget) if float(budget).is_integer() else f"{100 * budget / llm.total:.10g}%"
+
+
+def _depths(llm: Deep | None) -> Model:
+    if llm is None:
+        return Model(total=TOTAL_WITHOUT_MODEL, min_depth=1.0, auto=float(TOTAL_WITHOUT_MODEL))
+    return Model(total=llm.total, min_depth=llm.min_depth, auto=llm.resolve_budget("auto").depth)
+
+
+def _limit(max_depth: MaxDepth, llm: Deep | None) -> float | None:
+    """The caller's limit in layers; None where the router may choose."""
+    if max_depth is None or max_depth == "auto":
+        return None
+    if llm is not None:
+        return llm.resolve_budget(max_depth).depth
+    total = TOTAL_WITHOUT_MODEL
+    share = isinstance(max_depth, str) and max_depth.endswith("%") and max_depth[:-1].replace(".", "", 1).isdigit()
+    layers = float(str(max_depth)[:-1]) / 100 * total if share else max_depth
+    if isinstance(layers, bool) or not isinstance(layers, int | float) or not 0 < layers <= total:
+        raise InvalidRequest(f'max_depth must be 1 to {total} layers, "1%" to "100%", or "auto"', "max_depth")
+    return float(layers)

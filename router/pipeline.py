@@ -1,0 +1,402 @@
+"""The one way a request goes: guard, decide, FAQ, cache, extraction, passages, model, store, trace (R8).
+
+Every shell (Python, command line, HTTP, LangChain, LlamaIndex) calls this and nothing else. Knows no HTTP, no files and
+no environment; each part can be left out, and what is left out is skipped.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..cache import DepthCache, Guards
+from .decider import TOTAL_WITHOUT_MODEL, Decider, Reading, as_max_depth, sampling, seeded
+from .decision import Answer, Decision, Piece, Prompt, Request, Route
+from .deep import Chunk, Deep, Turns, Usage, grounded, reworded, turns
+from .errors import NoModel, RouterError
+from .faq import Faq
+from .features import Embed
+from .journal import Journal
+from .threads import iterate
+
+if TYPE_CHECKING:
+    from ..rag import KnowledgeBase
+
+CONTEXT_TOKENS = 512
+MIN_SCORE = 0.05  # of a passage in a context; the best one is kept whatever its score
+RELEVANT = 0.5  # score a passage needs to be put before a hard question
+UNSURE = 0.35  # mean top-1 probability below which a shallow answer is tried once more, deeper (R9)
+_REMEMBERED = 10_000  # answers that feedback can still reach
+_MARGIN = 64  # tokens that templates and citations add
+_GROUNDABLE = frozenset({Route.FAQ, Route.EXTRACT, Route.RAG})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One request on its way: what was asked, what it reads as, what was decided."""
+
+    request: Request
+    reading: Reading
+    decision: Decision
+    journal: Journal
+    sampling: dict[str, Any]
+
+    def anchored(self, text: str) -> str:
+        """The question with the profile's answer form under it, where it has one."""
+        features = self.reading.features
+        form = self.reading.profile.anchor.get(features.language)
+        return f"{text}\n\n{form}" if form and not features.hints.anchors else text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """What the model will be given, and which passages it came from."""
+
+    prompt: Turns
+    route: Route
+    kept: tuple[Mapping[str, Any], ...] = ()
+    dropped: tuple[Mapping[str, Any], ...] = ()
+
+
+class CognitiveRouter:
+    """Answers requests with as little thinking as they need.
+
+    Without `llm` the default model is loaded when a request first needs it; `router_only` means that there is none.
+    Without `cache` one in memory is used. `remote` is a model that takes the `deep` route in place of `llm` (G19).
+    """
+
+    def __init__(
+        self,
+        *,
+        llm: Deep | None = None,
+        kb: "KnowledgeBase | None" = None,
+        cache: DepthCache | None = None,
+        faq: Faq | None = None,
+        embed: Embed | None = None,
+        remote: Deep | None = None,
+        router_only: bool = False,
+        load: Callable[[], Deep] | None = None,
+        decider: Decider | None = None,
+    ) -> None:
+        from ..rag.embed import default_embedder
+
+        self.embed: Embed = embed or default_embedder()
+        self.kb, self.remote, self.router_only = kb, remote, router_only
+        self.faq = faq if faq is not None else Faq(embed=self.embed, conflict=Guards().conflict)
+        self._llm, self._load, self._loading = llm, load or _default_model, threading.Lock()
+        self._decider = decider or Decider(self.embed)
+        self.cache = cache if cache is not None else DepthCache(embed=self.embed, total=self.total)
+        self._answered: OrderedDict[str, tuple[str, str]] = OrderedDict()  # answer id -> tenant, cache entry id
+        self._lock = threading.Lock()
+
+    # the model
+
+    @property
+    def llm(self) -> Deep | None:
+        """The local model, loaded now if it was not yet; None when there is none."""
+        if self._llm is None and not self.router_only:
+            with self._loading:
+                self._llm = self._llm or self._load()
+        return self._llm
+
+    @property
+    def total(self) -> int:
+        """Layers of the model; of the default model when there is none."""
+        return TOTAL_WITHOUT_MODEL if self.llm is None else self.llm.total
+
+    @property
+    def model_name(self) -> str:
+        return self.llm.name if self.llm else "shoal-router"
+
+    @property
+    def model_fingerprint(self) -> str:
+        return self.llm.fingerprint if self.llm else ""
+
+    # asking
+
+    def decide(self, prompt: Prompt | Request, **fields: Any) -> Decision:
+        """Where the request would go and how deep (R1, R2). Raises `Refused`, `InvalidRequest`, `BudgetError`."""
+        request = Request.of(prompt, **fields)
+        return self._decider.decide(request, self._decider.read(request), self.llm)
+
+    def ask(self, prompt: Prompt | Request, **fields: Any) -> Answer:
+        """The answer, with the trace that explains it. `fields` are those of `Request`.
+
+        Raises `InvalidRequest`, `BudgetError` (a budget outside the model's range), `Refused` (R4), `NoModel`.
+        """
+        answer = None
+        for piece in self._run(Request.of(prompt, **fields), threading.Event(), live=False):
+            answer = piece.answer
+        return _whole(answer)
+
+    def ask_stream(
+        self, prompt: Prompt | Request, *, cancel: threading.Event | None = None, **fields: Any
+    ) -> Iterator[Piece]:
+        """The answer in pieces; the last one carries the whole `Answer`. Setting `cancel` stops at the next token."""
+        return self._run(Request.of(prompt, **fields), cancel or threading.Event(), live=True)
+
+    async def aask(self, prompt: Prompt | Request, **fields: Any) -> Answer:
+        """`ask` without blocking the event loop; cancelling the task stops the model at the next token."""
+        request = Request.of(prompt, **fields)
+        answer = None
+        async for piece in iterate(lambda cancel: self._run(request, cancel, live=False)):
+            answer = piece.answer
+        return _whole(answer)
+
+    def aask_stream(self, prompt: Prompt | Request, **fields: Any) -> AsyncIterator[Piece]:
+        """`ask_stream` without blocking the event loop."""
+        request = Request.of(prompt, **fields)
+        return iterate(lambda cancel: self._run(request, cancel, live=True))
+
+    def feedback(self, answer_id: str, *, up: bool, tenant: str = "default") -> bool:
+        """A thumb on an answer; down retracts it from every cache tier (C5). False when the id is not this tenant's."""
+        with self._lock:
+            known = self._answered.get(answer_id)
+        if known is None or known[0] != tenant:
+            return False
+        if not up and known[1]:
+            self.cache.retract(known[1], tenant=tenant)
+        return True
+
+    def close(self) -> None:
+        """Let go of the cache, the knowledge base and the models."""
+        for part in (self.cache, self.kb, self._llm, self.remote):
+            if part is not None:
+                part.close()
+
+    # one request
+
+    def _run(self, request: Request, cancel: threading.Event, *, live: bool) -> Iterator[Piece]:
+        journal = Journal(request.request_id)
+        with journal.step("decide") as step:
+            reading = self._decider.read(request)
+            decision = self._decider.decide(request, reading, self.llm)
+            step.update(decision.to_dict())
+        asked = _Asked(
+            request=request, reading=reading, decision=decision, journal=journal,
+            sampling=sampling(request, reading.profile),
+        )  # fmt: skip
+        found = self._from_faq(asked) or self._from_cache(asked) or self._from_kb(asked)
+        if found is not None:
+            yield from _replay(found)
+        elif request.cache.read and self._repeatable(asked):
+            yield from self._think_once(asked, cancel, live=live)
+        else:
+            yield from self._think(asked, cancel, live=live)
+
+    def _think_once(self, asked: _Asked, cancel: threading.Event, *, live: bool) -> Iterator[Piece]:
+        """One generation for all who ask the same at the same time (R7)."""
+        with self.cache.single_flight(**self._key(asked), budget=asked.decision.budget) as flight:
+            if not flight.leader:
+                yield from _replay(self._answer(asked, flight.result.text, Route.CACHE, tier="flight"))
+                return
+            for piece in self._think(asked, cancel, live=live, fence=flight.fence):
+                if piece.answer is not None and piece.answer.finish_reason != "cancelled":
+                    flight.share(piece.answer)
+                yield piece
+
+    def _from_faq(self, asked: _Asked) -> Answer | None:
+        if not len(self.faq) or asked.reading.features.follow_up:
+            return None
+        with asked.journal.step("faq") as step:
+            hit = self.faq.match(asked.reading.features.text)
+            step["hit"] = hit is not None
+            if hit is None:
+                return None
+            step.update(entry=hit.entry_id, score=round(hit.score, 4), question=hit.question)
+        return self._answer(asked, hit.answer, Route.FAQ)
+
+    def _from_cache(self, asked: _Asked) -> Answer | None:
+        request = asked.request
+        if not (request.cache.read and self._repeatable(asked)):
+            return None
+        with asked.journal.step("cache") as step:
+            entry = self.cache.get(**self._key(asked), budget=asked.decision.budget, max_age_s=request.cache.max_age_s)
+            step["tier"] = entry.tier if entry else None
+            if entry is None:
+                return None
+            step.update(score=round(entry.score, 4), made_at_budget=entry.budget, made_at_depth=entry.depth)
+        return self._answer(asked, entry.text, Route.CACHE, tier=entry.tier, entry_id=entry.id)
+
+    def _from_kb(self, asked: _Asked) -> Answer | None:
+        if self.kb is None or not len(self.kb) or asked.decision.route not in _GROUNDABLE:
+            return None
+        with asked.journal.step("extract") as step:
+            found = self.kb.extract(asked.reading.features.text)
+            step["hit"] = found is not None
+            if found is None:
+                return None
+            step.update(doc_id=found.doc_id, span=list(found.span), confidence=round(found.confidence, 4))
+        passage = {
+            "doc_id": found.doc_id, "span": list(found.span), "score": found.confidence, "depth_score": None,
+            "text": found.text,
+        }  # fmt: skip
+        text = f"{found.text} {found.citation}"
+        entry_id = self._store(asked, text, depth=0.0)
+        return self._answer(asked, text, Route.EXTRACT, kept=(passage,), entry_id=entry_id)
+
+    def _think(
+        self, asked: _Asked, cancel: threading.Event, *, live: bool, fence: int | None = None
+    ) -> Iterator[Piece]:
+        model = self._model_for(asked.decision)
+        prepared = self._prepare(asked, model)
+        text, layer_tokens, budget = "", 0.0, asked.decision.budget
+        for attempt in ("generate", "escalate"):
+            with asked.journal.step(attempt) as step:
+                text, last = "", None
+                for chunk in self._stream(asked, model, prepared.prompt, budget, cancel):
+                    text, last = text + chunk.text, chunk
+                    if live and chunk.text:
+                        yield Piece(text=chunk.text, depth=chunk.depth.max)
+                last, usage = _finished(last)
+                layer_tokens += usage.layer_tokens
+                step.update(budget=budget, depth=last.depth.max, confidence=round(last.confidence or 0.0, 4))
+            deeper = None if live or cancel.is_set() else self._deeper(asked, model, budget, last)
+            if deeper is None:
+                break
+            budget = deeper
+        depth = last.depth.to_dict()
+        entry_id = self._store(asked, text, depth=float(depth["max"]), finish_reason=last.finish_reason, fence=fence)
+        answer = self._answer(
+            asked, text, prepared.route, depth=depth, layer_tokens=layer_tokens, entry_id=entry_id,
+            kept=prepared.kept, dropped=prepared.dropped,
+        )  # fmt: skip
+        answer = replace(
+            answer,
+            finish_reason=last.finish_reason or "stop",
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+        )
+        yield Piece(text="" if live else text, depth=float(depth["max"]), answer=answer)
+
+    def _model_for(self, decision: Decision) -> Deep:
+        model = self.remote if self.remote is not None and decision.route is Route.DEEP else self.llm or self.remote
+        if model is None:
+            raise NoModel(
+                "no FAQ entry, cached answer or passage answers this, and this router has no language model: "
+                "start it without --router-only, or add the answer with `shoal faq import` or `shoal kb add`"
+            )
+        return model
+
+    def _prepare(self, asked: _Asked, model: Deep) -> _Prepared:
+        """The prompt, with passages where the route calls for them and the knowledge base has any.
+
+        A hard question gets passages only when they are surely about it; without any it is a plain question.
+        """
+        text, deep = asked.reading.features.text, asked.decision.route is Route.DEEP
+        route = asked.decision.route if asked.decision.route not in _GROUNDABLE else Route.DIRECT
+        plain = _Prepared(prompt=reworded(asked.request.messages, asked.anchored(text)), route=route)
+        if not self._uses_kb(asked.decision):
+            return plain
+        assert self.kb is not None
+        with asked.journal.step("retrieve") as step:
+            room = model.context - model.count_tokens(plain.prompt) - asked.sampling["max_tokens"] - _MARGIN
+            context = self.kb.context(
+                text,
+                token_budget=max(_MARGIN, min(CONTEXT_TOKENS, room)),
+                count_tokens=model.count_tokens,
+                min_score=RELEVANT if deep else MIN_SCORE,
+            )
+            kept = tuple(_passage(hit) for hit in context.kept)
+            dropped = tuple({**_passage(d.hit), "reason": d.reason} for d in context.dropped)
+            step.update(kept=len(kept), dropped=len(dropped), tokens=context.tokens)
+        if not kept or (deep and context.kept[0].score < RELEVANT):
+            return replace(plain, dropped=(*({**passage, "reason": "score"} for passage in kept), *dropped))
+        prompt = grounded(asked.request.messages, text, context.text, asked.reading.features.language)
+        return _Prepared(prompt=prompt, route=Route.DEEP if deep else Route.RAG, kept=kept, dropped=dropped)
+
+    def _uses_kb(self, decision: Decision) -> bool:
+        """Whether an answer on this route may rest on the knowledge base, whose fingerprint is then in the key (C3)."""
+        return self.kb is not None and decision.route is not Route.DIRECT and len(self.kb) > 0
+
+    def _stream(
+        self, asked: _Asked, model: Deep, prompt: Turns, budget: float, cancel: threading.Event
+    ) -> Iterator[Chunk]:
+        return model.stream(prompt, max_depth=as_max_depth(budget, model), cancel=cancel, **seeded(asked.sampling))
+
+    def _deeper(self, asked: _Asked, model: Deep, budget: float, last: Chunk) -> float | None:
+        """The budget to try again with, when a shallow answer is unsure and the caller leaves the depth to us (R9)."""
+        unsure = last.confidence is not None and last.confidence < UNSURE
+        ours = asked.request.max_depth in (None, "auto")
+        return float(model.total) if unsure and ours and budget < model.total else None
+
+    # cache
+
+    def _repeatable(self, asked: _Asked) -> bool:
+        """Whether the same request gives the same answer, or the caller takes any sample (C5)."""
+        sampled = asked.sampling["temperature"] > 0
+        return not sampled or asked.request.seed is not None or asked.request.cache.sampled
+
+    def _key(self, asked: _Asked) -> dict[str, Any]:
+        return {
+            "prompt": turns(asked.request.messages),
+            "tenant": asked.request.tenant,
+            "model": self.model_fingerprint,
+            "kb": self.kb.fingerprint if self.kb is not None and self._uses_kb(asked.decision) else "",
+            "request": {**asked.sampling, "profile": asked.decision.profile},
+        }
+
+    def _store(
+        self, asked: _Asked, text: str, *, depth: float, finish_reason: str | None = "stop", fence: int | None = None
+    ) -> str:
+        """Store the answer where that is allowed; the id of the entry, or nothing."""
+        if not (asked.request.cache.write and asked.decision.cacheable and self._repeatable(asked)):
+            return ""
+        with asked.journal.step("store") as step:
+            entry = self.cache.put(
+                **self._key(asked),
+                text=text,
+                budget=asked.decision.budget,
+                depth=depth,
+                finish_reason=finish_reason or "stop",
+                latency_ms=asked.journal.elapsed_ms(),
+                sampled=asked.request.cache.sampled,
+                fence=fence,
+            )
+            step["stored"] = entry is not None
+        return entry.id if entry else ""
+
+    def _answer(
+        self, asked: _Asked, text: str, route: Route, *, entry_id: str = "", tier: str | None = None, **more: Any
+    ) -> Answer:
+        trace = asked.journal.trace(route, asked.decision, tier=tier, **more)
+        with self._lock:
+            self._answered[trace.id] = (asked.request.tenant, entry_id)
+            while len(self._answered) > _REMEMBERED:
+                self._answered.popitem(last=False)
+        return Answer(text=text, trace=trace)
+
+
+def _passage(hit: Any) -> dict[str, Any]:
+    return {
+        "doc_id": hit.doc_id,
+        "span": list(hit.span),
+        "score": round(hit.score, 4),
+        "depth_score": hit.depth_score,
+        "text": hit.text,
+    }
+
+
+def _replay(answer: Answer) -> Iterator[Piece]:
+    """An answer that is there already, as a stream."""
+    yield Piece(text=answer.text, depth=0.0)
+    yield Piece(text="", depth=0.0, answer=answer)
+
+
+def _finished(last: Chunk | None) -> tuple[Chunk, Usage]:
+    if last is None or last.usage is None:
+        raise RouterError("the model's stream ended without a result; this is a fault of the model, try again")
+    return last, last.usage
+
+
+def _whole(answer: Answer | None) -> Answer:
+    if answer is None:
+        raise RouterError("the model's stream ended without a result; this is a fault of the model, try again")
+    return answer
+
+
+def _default_model() -> Deep:
+    from ..gated_llm import GatedLLM
+
+    return GatedLLM.load()

@@ -1,0 +1,78 @@
+"""From settings to a router: model, embedder, cache, knowledge base and FAQ put together, each said once if missing."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from ..cache import DepthCache, Guards
+from ..rag.embed import default_embedder
+from .decider import TOTAL_WITHOUT_MODEL, Decider
+from .deep import Deep
+from .errors import MissingExtra
+from .faq import Faq
+from .pipeline import CognitiveRouter
+from .policy import profiles_of
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..rag import KnowledgeBase
+
+Progress = Callable[[str, float, float], None]
+
+
+def build_router(
+    settings: Settings,
+    *,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda message: None,
+    remote: Deep | None = None,
+) -> CognitiveRouter:
+    """The router that the settings describe. `say` hears, once, of each part that is left out.
+
+    Raises `MissingExtra` when the model or the search libraries are not installed, and what the parts raise.
+    """
+    embed = default_embedder()
+    llm = None if settings.router_only else load_model(settings, progress)
+    total = llm.total if llm else TOTAL_WITHOUT_MODEL
+    if settings.redis_url is None:
+        say("no Redis (SHOAL_REDIS_URL): the cache is in this process and on disk only")
+    guards = Guards()
+    cache = DepthCache(
+        settings.redis_url,
+        embed if find_spec("faiss") else None,
+        cold_path=settings.cold_path,
+        total=total,
+        guards=guards,
+        ttl_s=settings.cache_ttl_s,
+        max_bytes=settings.cache_max_bytes,
+    )
+    return CognitiveRouter(
+        llm=llm,
+        kb=open_kb(settings),
+        cache=cache,
+        faq=Faq.open(settings.faq_path, embed=embed, conflict=guards.conflict),
+        embed=embed,
+        remote=remote,
+        router_only=settings.router_only,
+        decider=Decider(embed, profiles=profiles_of(settings.profiles)),
+    )
+
+
+def load_model(settings: Settings, progress: Progress | None = None) -> Deep:
+    """The local model, fetched and converted first where needed."""
+    if not (find_spec("torch") and find_spec("transformers")):
+        raise MissingExtra("The language model's part (torch, transformers)", "llm")
+    from ..gated_llm import GatedLLM
+
+    return GatedLLM.load(
+        settings.model, dtype=settings.dtype, threads=settings.threads, home=settings.home, progress=progress
+    )
+
+
+def open_kb(settings: Settings) -> "KnowledgeBase | None":
+    """The knowledge base, when a folder for one is named or there."""
+    if not (settings.kb or settings.kb_path.is_dir()):
+        return None
+    from ..rag import KnowledgeBase
+
+    return KnowledgeBase.open(settings.kb_path)

@@ -84,7 +84,7 @@ class Deep(Protocol):
         temperature: float = 0.0,
         top_p: float = 1.0,
         stop: Sequence[str] = (),
-        seed: int | None = 0,
+        seed: int = 0,
         cancel: threading.Event | None = None,
     ) -> Iterator[Chunk]: ...
 

@@ -244,12 +244,12 @@ class CognitiveRouter:
         text, layer_tokens, budget = "", 0.0, asked.decision.budget
         for attempt in ("generate", "escalate"):
             with asked.journal.step(attempt) as step:
-                text, last = "", None
+                text, seen = "", None
                 for chunk in self._stream(asked, model, prepared.prompt, budget, cancel):
-                    text, last = text + chunk.text, chunk
+                    text, seen = text + chunk.text, chunk
                     if live and chunk.text:
                         yield Piece(text=chunk.text, depth=chunk.depth.max)
-                last, usage = _finished(last)
+                last, usage = _finished(seen)
                 layer_tokens += usage.layer_tokens
                 step.update(budget=budget, depth=last.depth.max, confidence=round(last.confidence or 0.0, 4))
             deeper = None if live or cancel.is_set() else self._deeper(asked, model, budget, last)

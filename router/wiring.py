@@ -58,6 +58,13 @@ def build_router(
     )
 
 
+def build_decider(settings: Settings) -> CognitiveRouter:
+    """A router that only decides: no model, knowledge base, FAQ or shared cache is opened."""
+    embed = default_embedder()
+    decider = Decider(embed, profiles=profiles_of(settings.profiles))
+    return CognitiveRouter(embed=embed, cache=DepthCache(), router_only=True, decider=decider)
+
+
 def load_model(settings: Settings, progress: Progress | None = None) -> Deep:
     """The local model, fetched and converted first where needed."""
     if not (find_spec("torch") and find_spec("transformers")):
@@ -65,7 +72,11 @@ def load_model(settings: Settings, progress: Progress | None = None) -> Deep:
     from ..gated_llm import GatedLLM
 
     return GatedLLM.load(
-        settings.model, dtype=settings.dtype, threads=settings.threads, home=settings.home, progress=progress
+        settings.model,
+        dtype=settings.dtype,
+        threads=settings.threads,
+        home=settings.home,
+        progress=(lambda what, share: progress(what, share, 1.0)) if progress else None,
     )
 
 

@@ -125,7 +125,9 @@ def route(
 ) -> None:
     """Decide where a request would go and how deep, without answering it. Needs no model."""
     settings = load_settings(router_only=True, profile=profile)
-    router = router_for(settings)
+    from ..wiring import build_decider
+
+    router = build_decider(settings)
     try:
         lines = (line.rstrip("\n") for line in sys.stdin if line.strip()) if text == "-" else iter([text])
         for line in lines:

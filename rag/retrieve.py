@@ -3,7 +3,7 @@
 Fusion: Cormack, Clarke, Buettcher 2009. The constants were fitted on training questions (`rag/train/fit_fusion.py`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from .chunk import Span
 from .index import DenseIndex
+from .reading import Reading
 from .store import Row, Store
+from .words import content_terms
 
 RANK_CONSTANT = 10.0
 DENSE_WEIGHT = 1.0
@@ -35,16 +37,28 @@ class Hit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A chunk of the first stage. `fused` is 0 to 1, 1 when first by vector and by words; `bm25` is 0 when not found."""
+    """A chunk of the first stage. `fused` is 0 to 1, 1 when first by vector and by words.
+
+    `bm25` is its share of the best BM25 score, 0 when not found; `coverage` the share of the question's words in it,
+    rare words counting more; `reading` what late interaction needs.
+    """
 
     row: Row
     cosine: float
     bm25: float
+    coverage: float
     fused: float
+    reading: Reading
 
 
 def candidates(
-    store: Store, dense: DenseIndex, question: str, vector: NDArray[np.float32], k: int, labels: Sequence[str] = ()
+    store: Store,
+    dense: DenseIndex,
+    read: Callable[[Sequence[Row]], Sequence[Reading]],
+    question: str,
+    vector: NDArray[np.float32],
+    k: int,
+    labels: Sequence[str] = (),
 ) -> list[Candidate]:
     """The k best chunks for a question and its unit vector [dim], best first; equal ones in order of row."""
     depth = max(2 * k, 50)
@@ -55,15 +69,20 @@ def candidates(
         for rank, (row, _) in enumerate(found, 1):
             scores[row] = scores.get(row, 0.0) + weight / (RANK_CONSTANT + rank)
     best = sorted(scores, key=lambda row: (-scores[row], row))[:k]
-    rows, by_words = store.rows(best), dict(worded)
+    found = store.rows(best)
+    rows, by_words = [found[number] for number in best if number in found], dict(worded)
+    rarity = store.rarity(content_terms(question))
     top = (DENSE_WEIGHT + WORD_WEIGHT) / (RANK_CONSTANT + 1)
+    best_words = max(by_words.values(), default=1.0)
+    total = sum(rarity.values()) or 1.0
     return [
         Candidate(
-            row=rows[number],
-            cosine=float(rows[number].vector @ vector),
-            bm25=by_words.get(number, 0.0),
-            fused=scores[number] / top,
+            row=row,
+            cosine=float(row.vector @ vector),
+            bm25=by_words.get(row.row, 0.0) / best_words,
+            coverage=sum(weight for term, weight in rarity.items() if term in row.terms) / total,
+            fused=scores[row.row] / top,
+            reading=reading,
         )
-        for number in best
-        if number in rows
+        for row, reading in zip(rows, read(rows), strict=True)
     ]

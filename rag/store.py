@@ -6,6 +6,7 @@ embedders or FAISS.
 """
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,7 +31,8 @@ CREATE TABLE IF NOT EXISTS documents (
 CREATE INDEX IF NOT EXISTS documents_source ON documents (source);
 CREATE TABLE IF NOT EXISTS chunks (
     row INTEGER PRIMARY KEY AUTOINCREMENT, chunk_id TEXT NOT NULL UNIQUE, doc_id TEXT NOT NULL, ordinal INTEGER NOT NULL,
-    start INTEGER NOT NULL, end INTEGER NOT NULL, heading TEXT NOT NULL, text TEXT NOT NULL, vector BLOB NOT NULL);
+    start INTEGER NOT NULL, end INTEGER NOT NULL, heading TEXT NOT NULL, text TEXT NOT NULL, vector BLOB NOT NULL,
+    reading BLOB NOT NULL);
 CREATE UNIQUE INDEX IF NOT EXISTS chunks_doc ON chunks (doc_id, ordinal);
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (terms, tokenize = "unicode61 remove_diacritics 0");
 CREATE VIRTUAL TABLE IF NOT EXISTS vocabulary USING fts5vocab (words, row);
@@ -39,8 +41,17 @@ _MAX_TERMS = 48  # of a question; a pasted page is searched by its rarest words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """A chunk with what is kept for it: its unit vector [dim] and its packed reading."""
+
+    chunk: Chunk
+    vector: NDArray[np.float32]
+    reading: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A stored chunk. `vector`: [dim] unit row of the embedder that the store belongs to."""
+    """A stored chunk. `vector`: [dim] unit row of the store's embedder; `terms`: its index terms; `reading`: packed."""
 
     row: int
     chunk_id: str
@@ -52,7 +63,9 @@ class Row:
     text: str
     title: str
     labels: tuple[str, ...]
+    terms: frozenset[str]
     vector: NDArray[np.float32]
+    reading: bytes
 
 
 class Store:
@@ -189,44 +202,41 @@ class Store:
             row[0] for row in self._read("SELECT doc_id FROM documents WHERE source = ? ORDER BY doc_id", (source,))
         ]
 
-    def vectors_of(self, doc_id: str) -> dict[str, NDArray[np.float32]]:
-        """Vectors of a document's chunks by chunk id, so that unchanged chunks need no new embedding."""
-        found = self._read("SELECT chunk_id, vector FROM chunks WHERE doc_id = ?", (doc_id,))
-        return {chunk_id: np.frombuffer(vector, np.float32) for chunk_id, vector in found}
+    def encoded(self, doc_id: str) -> dict[str, tuple[NDArray[np.float32], bytes]]:
+        """(vector, reading) of a document's chunks by chunk id, so that unchanged chunks need not be read again."""
+        found = self._read("SELECT chunk_id, vector, reading FROM chunks WHERE doc_id = ?", (doc_id,))
+        return {chunk_id: (np.frombuffer(vector, np.float32), reading) for chunk_id, vector, reading in found}
 
     def replace(
         self,
-        documents: Iterable[tuple[Document, Sequence[Chunk], Iterable[NDArray[np.float32]]]],
+        documents: Iterable[tuple[Document, Sequence[Encoded]]],
         gone: Iterable[str] = (),
         settings: dict[str, str] | None = None,
     ) -> None:
-        """Put documents in with their chunks and vectors [dim], in place of earlier forms; drop those `gone`."""
+        """Put documents in with their chunks, in place of earlier forms; drop those `gone`; all of it or nothing."""
         prepared = [
-            (document, chunks, vectors, [_indexed(document.title, chunk) for chunk in chunks])
-            for document, chunks, vectors in documents
+            (document, chunks, [_indexed(document.title, one.chunk) for one in chunks])
+            for document, chunks in documents
         ]
         with self._transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", (settings or {}).items())
             for doc_id in gone:
                 _drop(connection, doc_id)
-            for document, chunks, vectors, indexed in prepared:
+            for document, chunks, indexed in prepared:
                 _drop(connection, document.doc_id)
+                labels, meta = json.dumps(document.labels), json.dumps(document.meta)
                 connection.execute(
                     "INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        document.doc_id, document.source, document.digest, document.title,
-                        json.dumps(document.labels), json.dumps(document.meta), document.text,
-                    ),
-                )  # fmt: skip
-                for ordinal, (chunk, vector, words) in enumerate(zip(chunks, vectors, indexed, strict=True)):
+                    (document.doc_id, document.source, document.digest, document.title, labels, meta, document.text),
+                )
+                for ordinal, (one, words) in enumerate(zip(chunks, indexed, strict=True)):
+                    chunk, vector = one.chunk, np.ascontiguousarray(one.vector, np.float32).tobytes()
                     cursor = connection.execute(
-                        "INSERT INTO chunks (chunk_id, doc_id, ordinal, start, end, heading, text, vector) "
-                        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                        (
-                            chunk.chunk_id, document.doc_id, ordinal, chunk.start, chunk.end, chunk.heading, chunk.text,
-                            np.ascontiguousarray(vector, np.float32).tobytes(),
-                        ),
-                    )  # fmt: skip
+                        "INSERT INTO chunks (chunk_id, doc_id, ordinal, start, end, heading, text, vector, reading) "
+                        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (chunk.chunk_id, document.doc_id, ordinal, chunk.start, chunk.end, chunk.heading, chunk.text)
+                        + (vector, one.reading),
+                    )
                     connection.execute("INSERT INTO words (rowid, terms) VALUES (?, ?)", (cursor.lastrowid, words))
 
     def delete(self, doc_id: str) -> bool:
@@ -243,14 +253,19 @@ class Store:
         """Stored chunks by row number; numbers no longer there are left out."""
         marks = ",".join("?" * len(ids))
         found = self._read(
-            "SELECT c.row, c.chunk_id, c.doc_id, c.ordinal, c.start, c.end, c.heading, c.text, d.title, d.labels, c.vector "
-            f"FROM chunks c JOIN documents d USING (doc_id) WHERE c.row IN ({marks})",
+            "SELECT c.row, c.chunk_id, c.doc_id, c.ordinal, c.start, c.end, c.heading, c.text, d.title, d.labels, w.terms, "
+            "c.vector, c.reading FROM chunks c JOIN documents d USING (doc_id) JOIN words w ON w.rowid = c.row "
+            f"WHERE c.row IN ({marks})",
             [int(number) for number in ids],
         )
-        names = Row.__dataclass_fields__
+        names = list(Row.__dataclass_fields__)
         return {
             values[0]: Row(
-                **dict(zip(names, (*values[:9], tuple(json.loads(values[9])), np.frombuffer(values[10], np.float32))))
+                **dict(zip(names[:9], values[:9], strict=True)),
+                labels=tuple(json.loads(values[9])),
+                terms=frozenset(values[10].split()),
+                vector=np.frombuffer(values[11], np.float32),
+                reading=values[12],
             )
             for values in found
         }
@@ -295,6 +310,11 @@ class Store:
         else:
             sql = "SELECT rowid, bm25(words) AS s FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
         return [(row, -score) for row, score in self._read(sql, [query, *labels, k])]
+
+    def rarity(self, wanted: Sequence[str]) -> dict[str, float]:
+        """Inverse document frequency of each term: ln(1 + chunks / (1 + chunks with it))."""
+        chunks = self.counts()[1]
+        return {term: math.log(1 + chunks / (1 + count)) for term, count in self.document_frequencies(wanted).items()}
 
     def document_frequencies(self, wanted: Sequence[str]) -> dict[str, int]:
         """In how many chunks each term occurs."""

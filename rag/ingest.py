@@ -1,0 +1,141 @@
+"""Documents into a store: split, embedded and read in batches, committed whole; unchanged ones cost nothing (A1).
+
+Knows nothing of questions.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+
+from .chunk import Chunk, Splitter
+from .document import Document, read_file
+from .embed import Embedder
+from .reading import Reader, Reading
+from .store import Encoded, Row, Store
+
+_BATCH = 256  # chunks embedded and committed together
+_KEPT = 4096  # readings kept in memory
+
+
+def settings_of(embed: Embedder, splitter: Splitter, reader: Reader) -> dict[str, str]:
+    """What a store has to be asked with: whose vectors, chunks and readings it holds."""
+    return {
+        "format": "1",
+        "embedder": embed.fingerprint,
+        "dim": str(embed.dim),
+        "splitter": splitter.fingerprint,
+        "reader": reader.fingerprint,
+    }
+
+
+def encode(document: Document, chunks: Sequence[Chunk], embed: Embedder, reader: Reader) -> list[Encoded]:
+    """The chunks with their vectors and readings."""
+    above = [_above(document.title, chunk.heading, chunk.text) for chunk in chunks]
+    vectors = embed([f"{top}\n{chunk.text}" if top else chunk.text for top, chunk in zip(above, chunks, strict=True)])
+    readings = reader.read([(top, chunk.text) for top, chunk in zip(above, chunks, strict=True)])
+    return [
+        Encoded(chunk=chunk, vector=vector, reading=reading.pack())
+        for chunk, vector, reading in zip(chunks, vectors, readings, strict=True)
+    ]
+
+
+def _above(title: str, heading: str, text: str) -> str:
+    """What stands over a passage and is not in it."""
+    return "\n".join(dict.fromkeys(part for part in (title, heading) if part and part not in text))
+
+
+class Readings:
+    """Readings of stored chunks: as kept when the store was made by this reader, else read now and remembered."""
+
+    def __init__(self, reader: Reader, *, current: bool) -> None:
+        self._reader, self._current = reader, current
+        self._kept: OrderedDict[str, Reading] = OrderedDict()
+        self._lock = Lock()
+
+    def __call__(self, rows: Sequence[Row]) -> list[Reading]:
+        """The readings of the chunks, in their order."""
+        if self._current:
+            return [Reading.unpack(row.reading) for row in rows]
+        missing = [row for row in rows if row.chunk_id not in self._kept]
+        made = self._reader.read([(_above(row.title, row.heading, row.text), row.text) for row in missing])
+        fresh = {row.chunk_id: reading for row, reading in zip(missing, made, strict=True)}
+        with self._lock:
+            self._kept.update(fresh)
+            out = [self._kept[row.chunk_id] for row in rows]
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return out
+
+
+class Ingest:
+    """Documents gathered until enough chunks are there to be embedded and committed together."""
+
+    def __init__(self, store: Store, splitter: Splitter, embed: Embedder, reader: Reader) -> None:
+        self._store, self._splitter, self._embed, self._reader = store, splitter, embed, reader
+        self._waiting: dict[str, tuple[Document, list[Chunk]]] = {}
+        self._gone: list[str] = []
+        self.counts = dict.fromkeys(("added", "updated", "unchanged", "removed", "chunks"), 0)
+
+    def file(self, file: Path, root: Path, labels: tuple[str, ...]) -> None:
+        """Read a file and put its documents in; those it no longer holds go. Raises DocumentError."""
+        earlier = self._store.sources(str(file.resolve()))
+        found = [
+            replace(one, labels=tuple(dict.fromkeys((*labels, *one.labels)))) if labels else one
+            for one in read_file(file, self._name(file, root, earlier))
+        ]
+        self._gone += sorted(set(earlier) - {document.doc_id for document in found})
+        self.put(found)
+
+    def _name(self, file: Path, root: Path, earlier: list[str]) -> str:
+        """The file's name below the folder given; a hash of its place is added when another file has that name."""
+        if earlier:
+            return earlier[0].partition("#")[0]
+        relative, source = file.relative_to(root).as_posix(), str(file.resolve())
+        waiting = {doc_id.partition("#")[0]: document.source for doc_id, (document, _) in self._waiting.items()}
+        owner = waiting.get(relative) or self._store.source_of(relative)
+        free = owner is None or owner == source
+        return relative if free else f"{relative}~{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+
+    def put(self, documents: Sequence[Document]) -> None:
+        """Take documents in, committing when enough are waiting; the last of a name counts."""
+        for document in documents:
+            before = self._store.digest(document.doc_id)
+            if before == document.digest and document.doc_id not in self._waiting:
+                self.counts["unchanged"] += 1
+                continue
+            if document.doc_id not in self._waiting:
+                self.counts["added" if before is None else "updated"] += 1
+            self._waiting[document.doc_id] = (document, self._splitter.split(document.text, document.doc_id))
+            if sum(len(chunks) for _, chunks in self._waiting.values()) >= _BATCH:
+                self.flush()
+
+    def flush(self) -> None:
+        """Embed, read and commit what is waiting."""
+        if not self._waiting and not self._gone:
+            return
+        ready = []
+        for document, chunks in self._waiting.values():
+            earlier = self._store.encoded(document.doc_id) if self._same_title(document) else {}
+            fresh = iter(encode(document, [c for c in chunks if c.chunk_id not in earlier], self._embed, self._reader))
+            ready.append(
+                (
+                    document,
+                    [
+                        Encoded(chunk=chunk, vector=earlier[chunk.chunk_id][0], reading=earlier[chunk.chunk_id][1])
+                        if chunk.chunk_id in earlier
+                        else next(fresh)
+                        for chunk in chunks
+                    ],
+                )
+            )
+            self.counts["chunks"] += len(chunks)
+        self._store.replace(ready, self._gone)
+        self.counts["removed"] += len(self._gone)
+        self._waiting, self._gone = {}, []
+
+    def _same_title(self, document: Document) -> bool:
+        before = self._store.document(document.doc_id)
+        return before is not None and before.title == document.title

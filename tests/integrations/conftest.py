@@ -1,16 +1,17 @@
 """A small knowledge base, and routers around the real model and around a scripted one."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event
 from typing import Any
 
 import pytest
 
-from shoal import CognitiveRouter, GatedLLM, KnowledgeBase
+from shoal import CognitiveRouter, GatedLLM, KnowledgeBase, default_embedder
 from shoal.gated_llm.errors import BudgetError
 from shoal.gated_llm.policy import Budget
 from shoal.gated_llm.report import Chunk, DepthReport, Usage
+from shoal.router.decider import Decider
 
 PAGES = {
     "hours.md": "# Opening hours\n\nThe library opens at nine in the morning on weekdays. On Sundays it stays closed.",
@@ -90,15 +91,26 @@ def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
 
 
 @pytest.fixture(scope="session")
-def bare(llm: GatedLLM) -> CognitiveRouter:
-    """The default model behind a router with nothing else."""
-    return CognitiveRouter(llm=llm)
+def decider() -> Decider:
+    """One for all: making one embeds every prototype of the guard."""
+    return Decider(default_embedder())
 
 
 @pytest.fixture(scope="session")
-def script() -> type[ScriptedLLM]:
-    """`script("what to say", pause_s=0.0)` makes a scripted model."""
-    return ScriptedLLM
+def bare(llm: GatedLLM, decider: Decider) -> CognitiveRouter:
+    """The default model behind a router with nothing else."""
+    return CognitiveRouter(llm=llm, decider=decider)
+
+
+@pytest.fixture(scope="session")
+def script(decider: Decider) -> Callable[..., tuple[ScriptedLLM, CognitiveRouter]]:
+    """`script("what to say", pause_s=0.0)` makes a scripted model and a router around it and nothing else."""
+
+    def make(text: str, **more: Any) -> tuple[ScriptedLLM, CognitiveRouter]:
+        llm = ScriptedLLM(text, **more)
+        return llm, CognitiveRouter(llm=llm, decider=decider)
+
+    return make
 
 
 @pytest.fixture
@@ -107,12 +119,12 @@ def scripted() -> ScriptedLLM:
 
 
 @pytest.fixture
-def router(scripted: ScriptedLLM, kb: KnowledgeBase) -> CognitiveRouter:
+def router(scripted: ScriptedLLM, kb: KnowledgeBase, decider: Decider) -> CognitiveRouter:
     """All parts real but the text, which is scripted."""
-    return CognitiveRouter(llm=scripted, kb=kb)
+    return CognitiveRouter(llm=scripted, kb=kb, decider=decider)
 
 
 @pytest.fixture
-def plain(scripted: ScriptedLLM) -> CognitiveRouter:
+def plain(scripted: ScriptedLLM, decider: Decider) -> CognitiveRouter:
     """No knowledge base: every question is for the scripted model."""
-    return CognitiveRouter(llm=scripted)
+    return CognitiveRouter(llm=scripted, decider=decider)

@@ -39,6 +39,13 @@ def test_the_trace_is_the_routers_own(router: CognitiveRouter) -> None:
     assert message.response_metadata["trace"]["passages"]["kept"][0]["doc_id"] == "cards.md"
 
 
+def test_around_a_bare_model(scripted: Any) -> None:
+    chat = ChatShoal(llm=scripted)
+    assert chat.model == "scripted"
+    assert [chat.invoke(ASK).content for _ in range(2)] == ["It is forty two."] * 2
+    assert len(scripted.prompts) == 1
+
+
 def test_streamed_chunks_add_up_and_show_the_depth_so_far(plain: CognitiveRouter) -> None:
     whole: AIMessageChunk | None = None
     chunks = list(ChatShoal(router=plain, max_depth=24, cache_control=FRESH).stream(ASK))
@@ -61,8 +68,8 @@ async def test_the_async_ways_give_the_same(plain: CognitiveRouter) -> None:
 
 
 def test_a_dropped_stream_stops_the_model(script: Any) -> None:
-    llm = script("word " * 2000)
-    stream = ChatShoal(llm=llm).stream(ASK)
+    llm, router = script("word " * 2000)
+    stream = ChatShoal(router=router).stream(ASK)
     for _ in range(3):
         next(stream)
     stream.close()  # type: ignore[attr-defined]
@@ -70,19 +77,20 @@ def test_a_dropped_stream_stops_the_model(script: Any) -> None:
 
 
 async def test_a_dropped_async_stream_stops_the_model_at_the_next_token(script: Any) -> None:
-    llm = script("word " * 2000, pause_s=0.01)
-    stream = ChatShoal(llm=llm).astream(ASK)
+    llm, router = script("word " * 2000, pause_s=0.01)
+    stream = ChatShoal(router=router).astream(ASK)
     async for _ in stream:
         break
     await stream.aclose()  # type: ignore[attr-defined]
+    await asyncio.sleep(0.2)
     made = llm.made
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.2)
     assert llm.made == made < 100
 
 
 async def test_a_cancelled_call_stops_the_model(script: Any) -> None:
-    llm = script("word " * 2000, pause_s=0.01)
-    task = asyncio.create_task(ChatShoal(llm=llm).ainvoke(ASK))
+    llm, router = script("word " * 2000, pause_s=0.01)
+    task = asyncio.create_task(ChatShoal(router=router).ainvoke(ASK))
     while not llm.made:
         await asyncio.sleep(0.01)
     task.cancel()
@@ -92,7 +100,7 @@ async def test_a_cancelled_call_stops_the_model(script: Any) -> None:
 
 
 async def test_the_event_loop_stays_free_while_the_model_thinks(script: Any) -> None:
-    chat = ChatShoal(llm=script("word " * 10, pause_s=0.02))
+    chat = ChatShoal(router=script("word " * 10, pause_s=0.02)[1])
     beats = 0
 
     async def beat() -> None:

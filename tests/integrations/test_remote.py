@@ -12,6 +12,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from pydantic import Field
 
 from shoal import CognitiveRouter
+from shoal.router.decider import Decider
 from shoal.router.integrations.langchain import ChatShoal, RemoteLLM
 
 HARD = (
@@ -60,16 +61,16 @@ class FarAway(BaseChatModel):
         yield ChatGenerationChunk(message=AIMessageChunk("", response_metadata=done))
 
 
-def test_hard_questions_go_to_the_remote_model_and_easy_ones_stay(script: Any) -> None:
-    local = script("near")
-    router = CognitiveRouter(llm=local, remote=RemoteLLM(FarAway()))
+def test_hard_questions_go_to_the_remote_model_and_easy_ones_stay(scripted: Any, decider: Decider) -> None:
+    scripted.text = "near"
+    router = CognitiveRouter(llm=scripted, remote=RemoteLLM(FarAway()), decider=decider)
     assert router.ask(HARD).text == "far far away"
     assert router.ask("hello there!").text == "near"
 
 
-def test_the_depth_is_read_from_the_header(script: Any) -> None:
+def test_the_depth_is_read_from_the_header(scripted: Any, decider: Decider) -> None:
     remote = RemoteLLM(FarAway(headers={"X-Compute-Depth": "24/36"}), streaming=False)
-    answer = CognitiveRouter(llm=script(), remote=remote).ask(HARD)
+    answer = CognitiveRouter(llm=scripted, remote=remote, decider=decider).ask(HARD)
     assert (answer.trace.depth["max"], answer.trace.depth["total"]) == (24, 36)
     assert answer.trace.depth["policy"] == "remote, depth from header"
     assert answer.trace.layer_tokens == 10 * 24
@@ -101,6 +102,6 @@ def test_cancelling_closes_the_stream() -> None:
     assert chunks[-1].finish_reason == "cancelled"
 
 
-def test_a_router_with_only_a_remote_model() -> None:
-    router = CognitiveRouter(remote=RemoteLLM(FarAway()), router_only=True)
+def test_a_router_with_only_a_remote_model(decider: Decider) -> None:
+    router = CognitiveRouter(remote=RemoteLLM(FarAway()), router_only=True, decider=decider)
     assert ChatShoal(router=router).invoke("Write a rhyme.").content == "far far away"

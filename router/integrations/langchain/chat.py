@@ -60,15 +60,19 @@ class ChatShoal(BaseChatModel):
         return {k: v for k, v in values.items() if k not in _REMOTE_ONLY} if isinstance(values, dict) else values
 
     @model_validator(mode="after")
-    def _name_model(self) -> Self:
-        if self.llm is not None or self.router is not None:
-            self.model = self._router().model_name
+    def _wrap_llm(self) -> Self:
+        if self.llm is not None and self.router is None:
+            self.router = CognitiveRouter(llm=self.llm)
+        if self.router is not None:
+            self.model = self.router.model_name
         return self
 
     def _router(self, model: str | None = None) -> CognitiveRouter:
-        if model is not None and model != self.model and (self.llm is not None or self.router is not None):
+        if self.router is None:
+            return router_for(model or self.model)
+        if model not in (None, self.model):
             raise InvalidRequest(f"this ChatShoal was made around {self.model}; make another for {model!r}", "model")
-        return router_for(model or self.model, llm=self.llm, router=self.router)
+        return self.router
 
     @property
     def _llm_type(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.decisions import BaseDecisionModel, Choice, ClassifierResponse, Question, Score, State
 from langchain_core.messages import BaseMessage
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from ...decision import Decision
 from ...errors import InvalidRequest
@@ -24,6 +24,8 @@ class RouterDecisions(BaseDecisionModel):
     Answers `Choice` (by `labels`, by route names, else labels as ordered from least to most thinking) and `Score`
     (levels ordered likewise). Raises `InvalidRequest` for `Noul` and `Box` questions and for states without text.
     """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     model: str = "shoal-router"
     router: CognitiveRouter = Field(exclude=True, repr=False)

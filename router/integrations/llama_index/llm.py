@@ -6,7 +6,7 @@ All thinking happens in the router; this file translates.
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, closing
 from threading import Event
-from typing import Any
+from typing import Any, Self
 
 from llama_index.core.base.llms.types import (
     ChatMessage,
@@ -18,7 +18,7 @@ from llama_index.core.base.llms.types import (
     CompletionResponseGen,
     LLMMetadata,
 )
-from llama_index.core.bridge.pydantic import Field
+from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.custom import CustomLLM
 
@@ -50,6 +50,14 @@ class ShoalLLM(CustomLLM):
     profile: str | None = None
     cache_control: CacheControl | None = None
 
+    @model_validator(mode="after")
+    def _wrap_llm(self) -> Self:
+        if self.llm is not None and self.router is None:
+            self.router = CognitiveRouter(llm=self.llm)
+        if self.router is not None:
+            self.model = self.router.model_name
+        return self
+
     @classmethod
     def class_name(cls) -> str:
         return "ShoalLLM"
@@ -62,7 +70,7 @@ class ShoalLLM(CustomLLM):
         return LLMMetadata(model_name=router.model_name, is_chat_model=True, **known)
 
     def _router(self) -> CognitiveRouter:
-        return router_for(self.model, llm=self.llm, router=self.router)
+        return self.router or router_for(self.model)
 
     def _fields(self, given: dict[str, Any]) -> dict[str, Any]:
         return ask_fields({**{name: getattr(self, name) for name in FIELDS}, **given})

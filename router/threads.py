@@ -38,7 +38,8 @@ async def iterate(start: Callable[[threading.Event], Iterator[T]], *, ahead: int
         finally:
             put(_DONE)
 
-    threading.Thread(target=work, name="shoal-stream", daemon=True).start()
+    worker = threading.Thread(target=work, name="shoal-stream", daemon=True)
+    worker.start()
     item: object = None
     try:
         while (item := await queue.get()) is not _DONE:
@@ -50,3 +51,4 @@ async def iterate(start: Callable[[threading.Event], Iterator[T]], *, ahead: int
         cancel.set()
         while item is not _DONE:
             item = await queue.get()
+        worker.join()  # its last act was to say so

@@ -35,7 +35,7 @@ _FACE = {
     "default_embedder": ".embed",
     "sentence_transformers_embedder": ".embed",
 }
-__all__ = [*_FACE]
+__all__ = list(_FACE)
 
 
 def __getattr__(name: str) -> Any:

@@ -45,7 +45,8 @@ class Document:
             raise DocumentError("a document needs an id of 1 to 1024 characters")
         if not self.text.strip():
             raise DocumentError(f"{self.doc_id}: no text in it")
-        object.__setattr__(self, "text", self.text.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+        for name in ("doc_id", "text", "title", "source"):  # lone surrogates cannot be stored
+            object.__setattr__(self, name, re.sub("[\ud800-\udfff]", "\ufffd", getattr(self, name)))
 
     @property
     def digest(self) -> str:

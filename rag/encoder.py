@@ -34,7 +34,7 @@ def clean(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFeatures:
-    """Of n texts: `tokens` [all their tokens, 1280], text i's at offsets[i]:offsets[i + 1]; `vectors` [n, 512], unit."""
+    """Of n texts: `tokens` [all tokens, 1280], text i's at offsets[i]:offsets[i + 1]; `vectors` [n, 512], unit."""
 
     tokens: FloatArray
     offsets: NDArray[np.int64]

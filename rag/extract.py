@@ -148,7 +148,7 @@ def features(
                     float(has_cjk(question)),
                 ]
             )
-    return places, np.array(rows, np.float64).reshape(len(rows), -1)
+    return places, np.array(rows, np.float64)
 
 
 def _answers(question: str, text: str) -> list[float]:

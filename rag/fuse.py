@@ -1,4 +1,4 @@
-"""Passages to a context: verbatim sentences, near-duplicates once, the closest first, cited, within a token budget (A4).
+"""Passages to a context: verbatim sentences, near-duplicates once, cited, within a token budget (A4).
 
 Never invents text: every piece of a context is a substring of the span it cites. Knows nothing of where hits come from.
 """

@@ -172,7 +172,7 @@ class KnowledgeBase:
                 progress(done, len(files), str(file))
         work.flush()
         self._save()
-        return AddReport(**work.counts, skipped=tuple(skipped))
+        return replace(AddReport(**work.counts), skipped=tuple(skipped))
 
     def add_text(
         self, text: str, doc_id: str, *, title: str = "", labels: Sequence[str] = (), meta: dict[str, Any] | None = None

@@ -57,8 +57,14 @@ class Reading:
     def unpack(cls, data: bytes) -> "Reading":
         """The reading from its bytes."""
         arrays = load(data)
-        wide = {name: _wide(arrays.pop(name)) for name in ("tokens", "sentences", "whole")}
-        return cls(**arrays, **wide)
+        return cls(
+            spans=arrays["spans"],
+            kinds=arrays["kinds"],
+            offsets=arrays["offsets"],
+            tokens=_wide(arrays["tokens"]),
+            sentences=_wide(arrays["sentences"]),
+            whole=_wide(arrays["whole"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +174,9 @@ def _unit(rows: FloatArray) -> FloatArray:
 
 def _narrow(rows: FloatArray) -> NDArray[np.int8]:
     """Unit rows as int8, each stretched to its own largest value; the length is made one again by `_wide`."""
-    return np.rint(rows * (127.0 / np.maximum(np.abs(rows).max(axis=-1, keepdims=True), 1e-6))).astype(np.int8)
+    stretched = rows * (127.0 / np.maximum(np.abs(rows).max(axis=-1, keepdims=True), 1e-6))
+    out: NDArray[np.int8] = np.rint(stretched).astype(np.int8)
+    return out
 
 
 def _wide(rows: NDArray[np.int8]) -> FloatArray:

@@ -83,7 +83,7 @@ def network(rows: NDArray[np.float64], weights: dict[str, NDArray[np.float32]], 
     if rows.shape[1] != len(mean):
         raise ModelError(f"{name}: {rows.shape[1]} features, the weights know {len(mean)}; install the package again")
     hidden = np.tanh(((rows - mean) / scale) @ weights[f"{name}_w1"] + weights[f"{name}_b1"])
-    out: Scores = hidden @ weights[f"{name}_w2"] + weights[f"{name}_b2"]
+    out: Scores = np.float64(1.0) * hidden @ weights[f"{name}_w2"] + weights[f"{name}_b2"]
     return out
 
 

@@ -65,8 +65,8 @@ def candidates(
     near = dense.search(vector, depth, labels)
     worded = store.bm25(question, depth, labels)
     scores: dict[int, float] = {}
-    for weight, found in ((DENSE_WEIGHT, near), (WORD_WEIGHT, worded)):
-        for rank, (row, _) in enumerate(found, 1):
+    for weight, listed in ((DENSE_WEIGHT, near), (WORD_WEIGHT, worded)):
+        for rank, (row, _) in enumerate(listed, 1):
             scores[row] = scores.get(row, 0.0) + weight / (RANK_CONSTANT + rank)
     best = sorted(scores, key=lambda row: (-scores[row], row))[:k]
     found = store.rows(best)

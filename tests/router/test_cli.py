@@ -1,0 +1,140 @@
+"""The command line: one JSON value on standard output with --json, messages on standard error, exit codes 0, 1 and 2."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.router.cli import main
+
+Run = Callable[..., tuple[int, Any, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, Any, str]:
+        monkeypatch.setattr(sys, "argv", ["shoal", *words])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        printed = capsys.readouterr()
+        out = printed.out
+        return code, json.loads(out) if "--json" in words and out.strip() else out, printed.err
+
+    return call
+
+
+@pytest.fixture
+def filled(run: Run, tmp_path: Path) -> Run:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "lamp.md").write_text("# Lumen\n\nThe Lumen weighs 320 grams.\n\n台灯的保修期是三年。\n", "utf-8")
+    (tmp_path / "faq.jsonl").write_text(
+        json.dumps({"id": "hours", "question": "When are you open?", "answer": "From 9 to 5."}) + "\n", "utf-8"
+    )
+    assert run("kb", "add", "docs")[0] == 0
+    assert run("faq", "import", "faq.jsonl")[0] == 0
+    return run
+
+
+def test_route_prints_the_contract(run: Run) -> None:
+    code, decision, err = run("route", "What is the capital of France?", "--json")
+    assert code == 0
+    assert set(decision) == {"route", "budget", "bucket", "confidence", "reasons"}
+    assert err == ""
+
+
+def test_route_reads_lines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello there\n\nProve Fermat's little theorem.\n"))
+    code, out, _ = run("route", "-")
+    assert code == 0
+    assert len(out.splitlines()) == 2
+
+
+def test_ask_prints_the_contract(filled: Run) -> None:
+    code, answer, _ = filled("ask", "When are you open?", "--router-only", "--json")
+    assert code == 0
+    assert set(answer) == {"text", "route", "depth", "budget", "bucket", "cache", "latency_ms", "trace"}
+    assert answer["route"] == "faq"
+    assert answer["text"] == "From 9 to 5."
+    assert answer["depth"] == {"max": 0.0, "mean": 0.0, "total": 30}
+
+
+def test_ask_without_json_is_the_answer_alone_on_stdout(filled: Run) -> None:
+    code, out, err = filled("ask", "When are you open?", "--router-only")
+    assert (code, out.strip()) == (0, "From 9 to 5.")
+    assert "faq" in err
+    assert "depth 0/30" in err
+
+
+def test_what_needs_a_model_fails_with_a_way_out(run: Run) -> None:
+    code, out, err = run("ask", "Prove that root two is irrational.", "--router-only", "--json")
+    assert (code, out) == (1, "")
+    assert "without --router-only" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ask", "hi", "--router-only", "--max-depth", "0"),
+        ("ask", "hi", "--router-only", "--max-depth", "much"),
+        ("ask", "", "--router-only"),
+        ("ask", "hi", "--router-only", "--profile", "nope"),
+        ("ask",),
+        ("nonsense",),
+        ("serve", "--port", "70000"),
+    ],
+)
+def test_wrong_use_is_exit_code_2_without_a_traceback(run: Run, words: tuple[str, ...]) -> None:
+    code, out, err = run(*words)
+    assert code == 2
+    assert out == ""
+    assert err
+    assert "Traceback" not in err
+
+
+def test_kb_commands(filled: Run) -> None:
+    code, hits, _ = filled("kb", "search", "how heavy is it", "--json")
+    assert code == 0
+    assert "320 grams" in hits[0]["text"]
+    assert filled("kb", "list", "--json")[1] == ["lamp.md"]
+    assert filled("kb", "delete", "lamp.md", "--json")[1] == {"deleted": ["lamp.md"]}
+    assert filled("kb", "delete", "lamp.md")[0] == 1
+    code, _, err = filled("kb", "add", "missing-folder")
+    assert code == 1
+    assert "missing-folder" in err
+
+
+def test_faq_commands(filled: Run, tmp_path: Path) -> None:
+    assert filled("faq", "match", "when are you open", "--json")[1]["entry_id"] == "hours"
+    assert filled("faq", "match", "who wrote Hamlet")[0] == 1
+    assert [entry["id"] for entry in filled("faq", "list", "--json")[1]] == ["hours"]
+    assert filled("faq", "import", str(tmp_path / "none.jsonl"))[0] == 1
+    assert filled("faq", "delete", "hours", "--json")[1] == {"deleted": ["hours"]}
+
+
+def test_terminal_control_in_an_answer_does_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "evil.jsonl").write_text(
+        json.dumps({"question": "When are you open?", "answer": "Now \x1b[2J\x1b]0;owned\x07 [bold]x[/bold]"}), "utf-8"
+    )
+    run("faq", "import", "evil.jsonl")
+    _, out, _ = run("ask", "When are you open?", "--router-only")
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert "[bold]x[/bold]" in out
+
+
+def test_a_bad_config_file_names_the_setting(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "shoal.toml").write_text("prot = 1\n")
+    code, _, err = run("route", "hi")
+    assert code == 2
+    assert "prot" in err

@@ -23,6 +23,7 @@ from langchain_tests.integration_tests import (
 from langchain_tests.unit_tests import ChatModelUnitTests, EmbeddingsUnitTests
 
 from shoal import CognitiveRouter, DepthCache, KnowledgeBase
+from shoal.router.decision import CacheControl
 from shoal.router.integrations.langchain import ChatShoal, KnowledgeBaseRetriever, ShoalCache, ShoalEmbeddings
 
 NO_TOOLS = "no tool calling: bind_tools raises NotImplementedError, tools are refused and never ignored"
@@ -105,7 +106,8 @@ class TestChatShoalIntegration(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        return {"router": self.router, "max_tokens": 12}
+        """Every answer made anew, so that the streams are real ones."""
+        return {"router": self.router, "max_tokens": 8, "cache_control": CacheControl(read=False, write=False)}
 
 
 class TestShoalCacheSync(SyncCacheTestSuite):

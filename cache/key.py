@@ -23,9 +23,9 @@ from .errors import CacheInputError
 Prompt = str | Sequence[Mapping[str, Any]]
 
 # How an answer is sent, who pays, what the cache may do: none of it changes the answer.
-IGNORED = frozenset(
-    ["stream", "stream_options", "user", "metadata", "cache", "cache_control", "no_cache", "no_store", "max_age", "tenant", "timeout", "store", "max_depth", "budget", "depth", "trace", "headers", "extra_headers", "model", "prompt"]
-)
+_DELIVERY = """stream stream_options user metadata cache cache_control no_cache no_store max_age tenant timeout store
+max_depth budget depth trace headers extra_headers prompt"""
+IGNORED = frozenset(_DELIVERY.split())
 _CODE = re.compile(r"(```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|`[^`\n]+`)", re.DOTALL)
 _SPACE = re.compile(r"\s+")
 SEMANTIC_MAX_CHARS = 600
@@ -160,7 +160,7 @@ def key_of(
     )
 
 
-_DANGLING = frozenset(["it", "its", "that", "those", "these", "they", "them", "he", "him", "his", "she", "her", "hers", "this", "ones", "one"])
+_DANGLING = frozenset("it its that those these they them he him his she her hers this ones one".split())  # noqa: SIM905
 _DANGLING_HAN = ("它", "他", "她", "这个", "那个", "这样", "那样", "上面", "刚才", "之前说", "那它", "那么呢")
 _OPENERS = ("and ", "what about", "how about", "but ", "also ", "then ", "so ", "那", "还有呢", "然后呢")
 

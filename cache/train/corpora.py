@@ -120,3 +120,16 @@ def paws_zh(half: int) -> list[tuple[str, str, int]]:
         for i, r in enumerate(rows)
         if i % 2 == half and r["sentence1"] and r["sentence2"] and r["label"] in ("0", "1")
     ]
+
+
+def sentences(language: str, limit: int = 6000) -> Pool:
+    """Statements: sentences of the reading passages, each a group of its own; `language` is `en` or `zh`."""
+    if language == "en":
+        data = json.loads((data_folder() / "squad1_du_test" / "test-v1.1.json").read_text("utf-8"))
+        cut = re.compile(r"(?<=[a-z)][.])\s+(?=[A-Z])")
+    else:
+        data = json.loads((data_folder() / "cmrc2018" / "cmrc2018_dev.json").read_text("utf-8"))
+        cut = re.compile(r"(?<=[。！？])")
+    texts = [s for a in data["data"] for p in a["paragraphs"] for s in cut.split(p["context"]) if 12 <= len(s) <= 220]
+    step = max(1, len(texts) // limit)
+    return _pool(f"sentences {language}", ((str(i), text) for i, text in enumerate(texts[::step])), strict=True)

@@ -56,6 +56,14 @@ class Settings(BaseSettings):
     def cold_path(self) -> Path | None:
         return self.home / "cold" if self.cold_log else None
 
+    @property
+    def key_path(self) -> Path:
+        return self.home / "keys.json"
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.home / "ledger.sqlite"
+
     @classmethod
     def settings_customise_sources(
         cls,

@@ -15,6 +15,7 @@ from .policy import profiles_of
 from .settings import Settings
 
 if TYPE_CHECKING:
+    from ..gated_llm import GatedLLM
     from ..rag import KnowledgeBase
 
 Progress = Callable[[str, float, float], None]
@@ -32,7 +33,7 @@ def build_router(
     Raises `MissingExtra` when the model or the search libraries are not installed, and what the parts raise.
     """
     embed = default_embedder()
-    llm = None if settings.router_only else load_model(settings, progress)
+    llm = None if settings.router_only else load_local(settings, progress)
     total = llm.total if llm else TOTAL_WITHOUT_MODEL
     if settings.redis_url is None:
         say("no Redis (SHOAL_REDIS_URL): the cache is in this process and on disk only")
@@ -65,8 +66,8 @@ def build_decider(settings: Settings) -> CognitiveRouter:
     return CognitiveRouter(embed=embed, cache=DepthCache(), router_only=True, decider=decider)
 
 
-def load_model(settings: Settings, progress: Progress | None = None) -> Deep:
-    """The local model, fetched and converted first where needed."""
+def load_local(settings: Settings, progress: Progress | None = None) -> "GatedLLM":
+    """The local model, fetched and converted first where needed. Raises `MissingExtra` without torch."""
     if not (find_spec("torch") and find_spec("transformers")):
         raise MissingExtra("The language model's part (torch, transformers)", "llm")
     from ..gated_llm import GatedLLM

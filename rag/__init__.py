@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from .errors import RagError as RagError
     from .extract import Extracted as Extracted
     from .fuse import Context as Context
-    from .knowledge_base import AddReport as AddReport
+    from .ingest import AddReport as AddReport
     from .knowledge_base import KnowledgeBase as KnowledgeBase
     from .rerank import CrossEncoderReranker as CrossEncoderReranker
     from .retrieve import Hit as Hit
 
 _FACE = {
-    "AddReport": ".knowledge_base",
+    "AddReport": ".ingest",
     "Context": ".fuse",
     "CrossEncoderReranker": ".rerank",
     "DocumentError": ".errors",

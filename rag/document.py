@@ -56,7 +56,7 @@ class Document:
 
 
 def find_files(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
-    """(file, folder its name is told from), in a fixed order; hidden files and unknown suffixes of folders are left out.
+    """(file, folder its name is told from), in a fixed order; hidden files and unknown suffixes are left out.
 
     A file named by itself is always given, whatever its suffix. A pattern such as `docs/*.md` is expanded.
     """
@@ -145,7 +145,7 @@ class _HtmlText(html.parser.HTMLParser):
 
     _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg", "nav"})
     _BREAKS = frozenset(
-        "p div section article ul ol table tr br hr blockquote pre dl dt dd main header footer form".split()
+        ["p", "div", "section", "article", "ul", "ol", "table", "tr", "br", "hr", "blockquote", "pre", "dl", "dt", "dd"]
     )
 
     def __init__(self) -> None:

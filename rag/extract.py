@@ -20,22 +20,31 @@ from .words import content_terms, has_cjk, terms
 THRESHOLD = 0.8  # about 90% of the answers hold what was asked; measured by benchmarks/extract.py
 PASSAGES = 3
 
+_TASKS_EN = (
+    "write|compose|summari[sz]e|translate|imagine|compare|discuss|explain|prove|calculate|compute|create|generate|draft|"
+    "rewrite|analy[sz]e|suggest|recommend|plan|design|implement|why|should"
+)
+_TASKS_ZH = "写|编|总结|概括|翻译|想象|比较|讨论|解释|证明|计算|创作|生成|起草|改写|分析|建议|推荐|规划|设计|实现"
 _NOT_FACTUAL = re.compile(
-    r"^\s*(?:please\s+|can you\s+|could you\s+)*(?:write|compose|summari[sz]e|translate|imagine|compare|discuss|explain|"
-    r"prove|calculate|compute|create|generate|draft|rewrite|analy[sz]e|suggest|recommend|plan|design|implement|why|should)\b"
-    r"|^\s*(?:请你?|帮我|帮忙|能不能|可以)*(?:写|编|总结|概括|翻译|想象|比较|讨论|解释|证明|计算|创作|生成|起草|改写|分析|建议|推荐|规划|设计|实现)"
-    r"|为什么|为何|怎么办|如何看待",
+    rf"^\s*(?:please\s+|can you\s+|could you\s+)*(?:{_TASKS_EN})\b"
+    rf"|^\s*(?:请你?|帮我|帮忙|能不能|可以)*(?:{_TASKS_ZH})"
+    "|为什么|为何|怎么办|如何看待",
     re.IGNORECASE,
 )
-_KINDS = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"\bwhen\b|\b(?:what|which) (?:year|date|day|month|century|time)\b|何时|什么时候|哪一?年|哪一?天|时间|几[年月日号点]|日期",
-        r"\bhow (?:many|much|long|old|far|often|large|big|tall|high)\b|\bwhat (?:percent|number|amount)|多少|几[个名人次种位部]|多[久长大高远]|几",
-        r"\bwho(?:m|se)?\b|谁|哪一?位|何人|人物|什么人",
-        r"\bwhere\b|\b(?:what|which) (?:city|country|state|place|region|continent)\b|哪里|何处|哪儿|地方|哪个?(?:国|城|省|地|市)|位于",
-    )
+_WHEN = (
+    r"\bwhen\b|\b(?:what|which) (?:year|date|day|month|century|time)\b"
+    "|何时|什么时候|哪一?年|哪一?天|时间|几[年月日号点]|日期"
 )
+_HOW_MUCH = (
+    r"\bhow (?:many|much|long|old|far|often|large|big|tall|high)\b|\bwhat (?:percent|number|amount)"
+    "|多少|几|多[久长大高远]"
+)
+_WHO = r"\bwho(?:m|se)?\b|谁|哪一?位|何人|人物|什么人"
+_WHERE = (
+    r"\bwhere\b|\b(?:what|which) (?:city|country|state|place|region|continent)\b"
+    "|哪里|何处|哪儿|地方|哪个?(?:国|城|省|地|市)|位于"
+)
+_KINDS = tuple(re.compile(pattern, re.IGNORECASE) for pattern in (_WHEN, _HOW_MUCH, _WHO, _WHERE))
 _DATE = re.compile(r"\b1\d{3}\b|\b20\d\d\b|\d+\s*[年月日]|(?:January|February|March|April|May|June|July|August|September|"
                    r"October|November|December|century|o'clock|[ap]\.?m\.?)\b|世纪|星期", re.IGNORECASE)  # fmt: skip
 _NUMBER = re.compile(
@@ -48,7 +57,7 @@ _NAME = re.compile(r"(?<!^)(?<![.!?] )\b[A-Z][a-z]+|[A-Z]{2,}|·|《")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extracted:
-    """A verbatim answer: `text` is characters `span` of document `doc_id`. `confidence`: chance that it holds the answer."""
+    """A verbatim answer: `text` is characters `span` of `doc_id`; `confidence` is the chance that it answers."""
 
     text: str
     doc_id: str

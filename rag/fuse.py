@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .chunk import Span, units
+from .chunk import Span, Unit, units
 from .embed import Embedder
 from .retrieve import Hit
 
@@ -64,7 +65,7 @@ def fuse(
     dropped: Sequence[Dropped] = (),
 ) -> Context:
     """The sentences of the hits (best first) that say most about the question in `token_budget` tokens."""
-    picked = _pick(question, hits, embed, token_budget, count_tokens)
+    picked, repeated = _pick(question, hits, embed, token_budget, count_tokens)
     while True:
         pieces = _merge(hits, picked)
         text = "\n".join(map(str, pieces))
@@ -73,9 +74,8 @@ def fuse(
             break
         picked = sorted(picked, key=lambda one: (one.hit, -one.closeness))[:-1]
     used = {one.hit for one in picked}
-    duplicates = _duplicates(hits)
     left = [
-        Dropped(hit=hit, reason="duplicate" if place in duplicates else "budget")
+        Dropped(hit=hit, reason="duplicate" if place in repeated else "budget")
         for place, hit in enumerate(hits)
         if place not in used
     ]
@@ -83,34 +83,24 @@ def fuse(
     return Context(text=text, pieces=tuple(pieces), kept=kept, dropped=(*dropped, *left), tokens=tokens)
 
 
-def _duplicates(hits: Sequence[Hit]) -> set[int]:
-    seen: set[str] = set()
-    repeated = set()
-    for place, hit in enumerate(hits):
-        key = " ".join(hit.text.split())
-        if key in seen:
-            repeated.add(place)
-        seen.add(key)
-    return repeated
-
-
 def _pick(
     question: str, hits: Sequence[Hit], embed: Embedder, budget: int, count_tokens: Callable[[str], int]
-) -> list[_Sentence]:
-    """Sentences in the order in which they earn their place, while they fit."""
+) -> tuple[list[_Sentence], set[int]]:
+    """(sentences in the order in which they earn their place, while they fit; hits that say again what is in)."""
     spans = [(place, unit) for place, hit in enumerate(hits) for unit in units(hit.text)]
     if not spans:
-        return []
+        return [], set()
     vectors = embed([question, *(hits[place].text[unit.start : unit.end] for place, unit in spans)])
     close = vectors[1:] @ vectors[0]
     order = sorted(range(len(spans)), key=lambda i: (-(hits[spans[i][0]].score + 0.5 * close[i]), i))
     picked: list[_Sentence] = []
     rows: list[int] = []
-    spent, cited = 0, set()
+    spent, cited, repeated = 0, set[int](), set[int]()
     for i in order:
         place, unit = spans[i]
         text = hits[place].text[unit.start : unit.end]
-        if rows and _repeats(text, vectors[1 + i], [(_text(hits, spans, j), vectors[1 + j]) for j in rows]):
+        if rows and _repeats(text, vectors[1 + i], [(_text(hits, spans[j]), vectors[1 + j]) for j in rows]):
+            repeated.add(place)
             continue
         cost = count_tokens(text) + (0 if place in cited else count_tokens(f"[{hits[place].doc_id}, 00000-00000] \n"))
         if spent + cost > budget and picked:
@@ -119,15 +109,14 @@ def _pick(
         cited.add(place)
         rows.append(i)
         picked.append(_Sentence(place, unit.start, unit.end, float(close[i])))
-    return picked
+    return picked, repeated
 
 
-def _text(hits: Sequence[Hit], spans: Sequence[tuple[int, tuple[int, int, str, bool]]], i: int) -> str:
-    place, unit = spans[i]
-    return hits[place].text[unit[0] : unit[1]]
+def _text(hits: Sequence[Hit], one: tuple[int, Unit]) -> str:
+    return hits[one[0]].text[one[1].start : one[1].end]
 
 
-def _repeats(text: str, vector: np.ndarray, earlier: Sequence[tuple[str, np.ndarray]]) -> bool:
+def _repeats(text: str, vector: NDArray[np.float32], earlier: Sequence[tuple[str, NDArray[np.float32]]]) -> bool:
     digits = [char for char in text if char.isdigit()]
     return any(
         other == text or (float(row @ vector) >= SAME and digits == [char for char in other if char.isdigit()])

@@ -50,7 +50,7 @@ class DenseIndex:
         return [(int(row), float(score)) for row, score in zip(rows[0], scores[0], strict=True) if row >= 0]
 
     def save(self, manifest: dict[str, Any]) -> None:
-        """Write the FAISS file and then, in one step, the manifest that names it; older files go. Cheap when current."""
+        """Write the FAISS file, then in one step the manifest that names it; older files go. Cheap when current."""
         with self._lock:
             self._refresh()
             if self._generation == self._saved:

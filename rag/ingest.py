@@ -6,7 +6,7 @@ Knows nothing of questions.
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
@@ -18,6 +18,26 @@ from .store import Encoded, Row, Store
 
 _BATCH = 256  # chunks embedded and committed together
 _KEPT = 4096  # readings kept in memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A file that did not go in, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddReport:
+    """What `add` did: documents new, changed, as before, gone from their file; chunks written; files skipped."""
+
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    chunks: int = 0
+    skipped: tuple[Skipped, ...] = ()
 
 
 def settings_of(embed: Embedder, splitter: Splitter, reader: Reader) -> dict[str, str]:
@@ -77,7 +97,14 @@ class Ingest:
         self._store, self._splitter, self._embed, self._reader = store, splitter, embed, reader
         self._waiting: dict[str, tuple[Document, list[Chunk]]] = {}
         self._gone: list[str] = []
-        self.counts = dict.fromkeys(("added", "updated", "unchanged", "removed", "chunks"), 0)
+        self._done = AddReport()
+
+    def report(self, skipped: Sequence[Skipped] = ()) -> AddReport:
+        """What was done so far."""
+        return replace(self._done, skipped=tuple(skipped))
+
+    def _count(self, what: str, number: int = 1) -> None:
+        self._done = replace(self._done, **{what: getattr(self._done, what) + number})
 
     def file(self, file: Path, root: Path, labels: tuple[str, ...]) -> None:
         """Read a file and put its documents in; those it no longer holds go. Raises DocumentError."""
@@ -104,10 +131,10 @@ class Ingest:
         for document in documents:
             before = self._store.digest(document.doc_id)
             if before == document.digest and document.doc_id not in self._waiting:
-                self.counts["unchanged"] += 1
+                self._count("unchanged")
                 continue
             if document.doc_id not in self._waiting:
-                self.counts["added" if before is None else "updated"] += 1
+                self._count("added" if before is None else "updated")
             self._waiting[document.doc_id] = (document, self._splitter.split(document.text, document.doc_id))
             if sum(len(chunks) for _, chunks in self._waiting.values()) >= _BATCH:
                 self.flush()
@@ -131,9 +158,9 @@ class Ingest:
                     ],
                 )
             )
-            self.counts["chunks"] += len(chunks)
+            self._count("chunks", len(chunks))
         self._store.replace(ready, self._gone)
-        self.counts["removed"] += len(self._gone)
+        self._count("removed", len(self._gone))
         self._waiting, self._gone = {}, []
 
     def _same_title(self, document: Document) -> bool:

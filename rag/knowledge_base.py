@@ -6,7 +6,7 @@ Puts the parts of this package together. Knows nothing of models that write, of 
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -20,7 +20,7 @@ from .errors import DocumentError, IndexMismatchError, RagError
 from .extract import THRESHOLD, Extracted, Extractor, Passage, factual
 from .fuse import Context, Dropped, fuse
 from .index import DenseIndex
-from .ingest import Ingest, Readings, encode, settings_of
+from .ingest import AddReport, Ingest, Readings, Skipped, encode, settings_of
 from .reading import default_reader
 from .rerank import LightReranker, Reranker
 from .retrieve import Candidate, Hit, candidates
@@ -42,26 +42,6 @@ def passage_of(score: float, one: Candidate) -> Passage:
     return Passage(
         text=row.text, doc_id=row.doc_id, chunk_id=row.chunk_id, start=row.start, score=score, reading=one.reading
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """A file that did not go in, and why."""
-
-    path: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddReport:
-    """What `add` did: documents new, changed, the same as before, gone from their file; chunks written; files skipped."""
-
-    added: int = 0
-    updated: int = 0
-    unchanged: int = 0
-    removed: int = 0
-    chunks: int = 0
-    skipped: tuple[Skipped, ...] = ()
 
 
 class KnowledgeBase:
@@ -172,7 +152,7 @@ class KnowledgeBase:
                 progress(done, len(files), str(file))
         work.flush()
         self._save()
-        return replace(AddReport(**work.counts), skipped=tuple(skipped))
+        return work.report(skipped)
 
     def add_text(
         self, text: str, doc_id: str, *, title: str = "", labels: Sequence[str] = (), meta: dict[str, Any] | None = None
@@ -182,7 +162,7 @@ class KnowledgeBase:
         work = Ingest(self._store, self._splitter, self.embed, self._reader)
         work.put([document])
         work.flush()
-        return AddReport(**work.counts)
+        return work.report()
 
     def delete(self, doc_id: str) -> bool:
         """Take a document out; False when there was none of that name."""

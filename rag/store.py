@@ -30,9 +30,9 @@ CREATE TABLE IF NOT EXISTS documents (
     meta TEXT NOT NULL, text TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS documents_source ON documents (source);
 CREATE TABLE IF NOT EXISTS chunks (
-    row INTEGER PRIMARY KEY AUTOINCREMENT, chunk_id TEXT NOT NULL UNIQUE, doc_id TEXT NOT NULL, ordinal INTEGER NOT NULL,
-    start INTEGER NOT NULL, end INTEGER NOT NULL, heading TEXT NOT NULL, text TEXT NOT NULL, vector BLOB NOT NULL,
-    reading BLOB NOT NULL);
+    row INTEGER PRIMARY KEY AUTOINCREMENT, chunk_id TEXT NOT NULL UNIQUE, doc_id TEXT NOT NULL,
+    ordinal INTEGER NOT NULL, start INTEGER NOT NULL, end INTEGER NOT NULL, heading TEXT NOT NULL,
+    text TEXT NOT NULL, vector BLOB NOT NULL, reading BLOB NOT NULL);
 CREATE UNIQUE INDEX IF NOT EXISTS chunks_doc ON chunks (doc_id, ordinal);
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (terms, tokenize = "unicode61 remove_diacritics 0");
 CREATE VIRTUAL TABLE IF NOT EXISTS vocabulary USING fts5vocab (words, row);
@@ -231,11 +231,19 @@ class Store:
                 )
                 for ordinal, (one, words) in enumerate(zip(chunks, indexed, strict=True)):
                     chunk, vector = one.chunk, np.ascontiguousarray(one.vector, np.float32).tobytes()
+                    values = (
+                        chunk.chunk_id,
+                        document.doc_id,
+                        ordinal,
+                        chunk.start,
+                        chunk.end,
+                        chunk.heading,
+                        chunk.text,
+                    )
                     cursor = connection.execute(
                         "INSERT INTO chunks (chunk_id, doc_id, ordinal, start, end, heading, text, vector, reading) "
                         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                        (chunk.chunk_id, document.doc_id, ordinal, chunk.start, chunk.end, chunk.heading, chunk.text)
-                        + (vector, one.reading),
+                        (*values, vector, one.reading),
                     )
                     connection.execute("INSERT INTO words (rowid, terms) VALUES (?, ?)", (cursor.lastrowid, words))
 
@@ -253,8 +261,8 @@ class Store:
         """Stored chunks by row number; numbers no longer there are left out."""
         marks = ",".join("?" * len(ids))
         found = self._read(
-            "SELECT c.row, c.chunk_id, c.doc_id, c.ordinal, c.start, c.end, c.heading, c.text, d.title, d.labels, w.terms, "
-            "c.vector, c.reading FROM chunks c JOIN documents d USING (doc_id) JOIN words w ON w.rowid = c.row "
+            "SELECT c.row, c.chunk_id, c.doc_id, c.ordinal, c.start, c.end, c.heading, c.text, d.title, d.labels, "
+            "w.terms, c.vector, c.reading FROM chunks c JOIN documents d USING (doc_id) JOIN words w ON w.rowid = c.row "
             f"WHERE c.row IN ({marks})",
             [int(number) for number in ids],
         )

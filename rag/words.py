@@ -20,15 +20,16 @@ _RUN = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+")
 _UNIT = re.compile(rf"[^\W_{_CJK}]+|[^\s]")
 _HAS_CJK = re.compile(f"[{_CJK}]")
 
-STOP_EN = frozenset(
-    "a an and are as at be been but by did do does for from had has have he her his how i in into is it its me my of on "
-    "or our she so than that the their them then there these they this those to us was we were what when where which "
-    "while who whom whose why will with would you your".split()
+_STOP_EN = (
+    "a an and are as at be been but by did do does for from had has have he her his how i in into is it its me my of "
+    "on or our she so than that the their them then there these they this those to us was we were what when where "
+    "which while who whom whose why will with would you your"
 )
-STOP_ZH = frozenset(
-    "的 了 是 在 和 与 及 或 也 都 就 着 把 被 为 于 而 其 之 以 有 这 那 哪 哪个 哪些 哪里 什么 谁 多少 几 怎么 怎样 如何 "
-    "为什么 何时 请问 吗 呢 吧 啊 个 一个 对 到 从 由 中 上 下 里 等 他 她 它 我 你 们".split()
+_STOP_ZH = (
+    "的 了 是 在 和 与 及 或 也 都 就 着 把 被 为 于 而 其 之 以 有 这 那 哪 哪个 哪些 哪里 什么 谁 多少 "
+    "几 怎么 怎样 如何 为什么 何时 请问 吗 呢 吧 啊 个 一个 对 到 从 由 中 上 下 里 等 他 她 它 我 你 们"
 )
+STOP = frozenset(f"{_STOP_EN} {_STOP_ZH}".split())
 
 
 def has_cjk(text: str) -> bool:
@@ -92,5 +93,5 @@ def terms(text: str) -> list[str]:
 def content_terms(text: str) -> list[str]:
     """The terms of a question that carry meaning, each once; all of them when nothing but stop words is left."""
     found = dict.fromkeys(terms(text))
-    kept = [term for term in found if term not in STOP_EN and term not in STOP_ZH]
+    kept = [term for term in found if term not in STOP]
     return kept or list(found)

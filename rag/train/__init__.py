@@ -1,1 +1,1 @@
-"""Training of the reader: projections (`late`), then the networks over matches (`heads`). Never imported at run time."""
+"""Training of the reader: projections (`late`), then networks over matches (`heads`). Never imported at run time."""

@@ -44,7 +44,8 @@ def load() -> tuple[list[Passage], list[Asked]]:
     """All passages and questions, with a fixed split by article."""
     raw = [*_squad1(), *_squad2(), *_cmrc(), *_nq()]
     part = _parts({(source, group) for source, group, _, _, _ in raw})
-    passages, asked = [], []
+    passages: list[Passage] = []
+    asked: list[Asked] = []
     for source, group, language, text, questions in raw:
         for question, answers in questions:
             asked.append(Asked(text=question, passage=len(passages), answers=answers))

@@ -85,12 +85,13 @@ def fit(
     for i, (rows, gold) in enumerate(zip(groups, golds, strict=True)):
         x[i, : len(rows)] = torch.from_numpy((rows - mean) / scale).float()
         y[i, : len(rows)], mask[i, : len(rows)] = torch.from_numpy(gold).float(), 1
-    net = torch.nn.Sequential(torch.nn.Linear(x.shape[2], HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1))
+    first, second = torch.nn.Linear(x.shape[2], HIDDEN), torch.nn.Linear(HIDDEN, 1)
+    net = torch.nn.Sequential(first, torch.nn.Tanh(), second)
     optimizer = torch.optim.AdamW(net.parameters(), lr=5e-3, weight_decay=0.02)
     epochs, batch = 30, 256
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * (len(groups) // batch + 1))
     for _ in range(epochs):
-        for part in torch.randperm(len(groups)).split(batch):
+        for part in torch.split(torch.randperm(len(groups)), batch):
             logits = net(x[part])[..., 0]
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, y[part], mask[part], reduction="sum")
             loss = loss / len(part)
@@ -100,10 +101,9 @@ def fit(
                 target = y[part][with_gold] / y[part][with_gold].sum(1, keepdim=True)
                 loss = loss - listwise * (target * log_share.clamp(min=-30)).sum(1).mean()
             optimizer.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
             schedule.step()
-    first, second = net[0], net[2]
     return {
         "mean": mean.astype(np.float32),
         "scale": scale.astype(np.float32),
@@ -158,7 +158,9 @@ def coverage_table(confidence: NDArray[np.float64], right: NDArray[np.float64], 
     for threshold in (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9):
         said = confidence >= threshold
         precision = right[said].mean() if said.any() else float("nan")
-        lines.append(f"  {threshold:.2f}  answered {said.mean():.3f}  precision {precision:.3f}  right {right[said].sum() / answerable:.3f}")
+        lines.append(
+            f"  {threshold:.2f}  answered {said.mean():.3f}  precision {precision:.3f}  right {right[said].sum() / answerable:.3f}"
+        )
     return lines
 
 
@@ -168,9 +170,11 @@ def main() -> None:
     lexicon = Lexicon([p.text for p in passages if p.source != "squad2"] + [a.text for a, p in pairs])
     draw = random.Random(1)
     data: dict[tuple[str, str], list[List]] = {}
-    for part, limit in (("fit", 1500), ("val", 700)):
+    for part, limit in (("fit", 1200), ("val", 500)):
         for source in ("squad1", "nq", "cmrc", "squad2"):
-            base = base_of([(i, p) for i, p in enumerate(passages) if (p.part, p.source) == (part, source)], f"{part}-{source}")
+            base = base_of(
+                [(i, p) for i, p in enumerate(passages) if (p.part, p.source) == (part, source)], f"{part}-{source}"
+            )
             mine = [(a, p) for a, p in pairs if (p.part, p.source) == (part, source)]
             mine = draw.sample(mine, min(limit, len(mine)))
             data[part, source] = lists(base, [(a.text, a, p) for a, p in mine])
@@ -198,7 +202,9 @@ def main() -> None:
     os.replace(draft, ASSET)
 
 
-def report(data: dict[tuple[str, str], list[List]], weights: dict[str, NDArray[np.float32]], draw: random.Random) -> None:
+def report(
+    data: dict[tuple[str, str], list[List]], weights: dict[str, NDArray[np.float32]], draw: random.Random
+) -> None:
     """Precision at coverage on held-out articles: as they are, and with a third of the answers taken away."""
     for source in ("squad1", "nq", "cmrc", "squad2", "squad1-crossed", "cmrc-crossed"):
         found = data["val", source]

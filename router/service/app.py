@@ -46,9 +46,10 @@ def create_app(router: Any, options: ServiceOptions | None = None) -> FastAPI:
     )
     app.state.service = service
     errors.install(app)
-    for part in (chat, decisions, knowledge, ops):
-        app.include_router(part.routes(service))
-    service.telemetry.endpoints = frozenset(app.openapi()["paths"])
+    parts = [part.routes(service) for part in (chat, decisions, knowledge, ops)]
+    for part in parts:
+        app.include_router(part)
+    service.telemetry.endpoints = frozenset(route.path for part in parts for route in part.routes)  # type: ignore[attr-defined]
     app.add_middleware(
         Edge, keys=service.keys, admission=service.admission, telemetry=service.telemetry, options=options
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
@@ -11,9 +12,9 @@ from ..decision import Piece, Request
 from . import payload
 from .errors import ApiError
 from .openapi import ChatCompletion, Completion, answers
-from .running import Run, unless_gone
+from .running import unless_gone
 from .schemas import ChatBody, CompletionBody, Generation
-from .sse import DONE, EventStream, frame
+from .sse import DONE, TOO_LONG, EventStream, frame
 from .state import Service, key_of
 
 Messages = list[dict[str, str]]
@@ -40,8 +41,22 @@ async def _answer(
     service.check_model(body.model)
     request = _request(service, body, messages(), http)
     shape = payload.Shape(chat=chat, request_id=request.request_id or "", model=body.model, total=service.total)
-    work = _stream(service, request, http, shape, body.usage) if body.stream else _whole(service, request, http, shape)
-    return await unless_gone(http.receive, work) or Response(status_code=499)
+    deadline = asyncio.get_running_loop().time() + service.options.total_s
+    responder = _stream if body.stream else _whole
+    work = responder(service, request, http, _Reply(shape=shape, usage=body.usage, deadline=deadline))
+    try:
+        return await unless_gone(http.receive, work) or Response(status_code=499)
+    except TimeoutError:
+        raise ApiError(504, TOO_LONG) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reply:
+    """How the caller wants the answer; `deadline` in the event loop's time."""
+
+    shape: payload.Shape
+    usage: bool
+    deadline: float
 
 
 def _request(service: Service, body: Generation, messages: Messages, http: HttpRequest) -> Request:
@@ -68,41 +83,38 @@ def _request(service: Service, body: Generation, messages: Messages, http: HttpR
     )
 
 
-async def _whole(service: Service, request: Request, http: HttpRequest, shape: payload.Shape) -> Response:
-    run: Run | None = None
+async def _whole(service: Service, request: Request, http: HttpRequest, reply: _Reply) -> Response:
     answer = None
-    try:
-        async with asyncio.timeout(service.options.total_s):
-            run = await service.start(request, key_of(http))
+    async with asyncio.timeout_at(reply.deadline):
+        run = await service.start(request, key_of(http))
+        try:
             async for piece in run.pieces():
                 answer = piece.answer
-    except TimeoutError:
-        raise ApiError(504, f"The answer took longer than {service.options.total_s:g} s.") from None
-    finally:
-        if run is not None:
+        finally:
             run.stop()
     if answer is None:
-        raise ApiError(503, "The model ended without an answer. Try again.", code="no_answer")
-    return JSONResponse(shape.whole(answer), headers=payload.headers(answer))
+        raise _no_answer()
+    return JSONResponse(reply.shape.whole(answer), headers=payload.headers(answer))
 
 
-async def _stream(service: Service, request: Request, http: HttpRequest, shape: payload.Shape, usage: bool) -> Response:
+async def _stream(service: Service, request: Request, http: HttpRequest, reply: _Reply) -> Response:
     """Waits for the first piece, so that a refusal still gets its own status, then streams."""
-    run = await service.start(request, key_of(http))
-    try:
-        pieces = run.pieces()
-        first = await anext(pieces, None)
-        if first is None:
-            raise ApiError(503, "The model ended without an answer. Try again.", code="no_answer")
-    except BaseException:
-        run.stop()
-        raise
+    async with asyncio.timeout_at(reply.deadline):
+        run = await service.start(request, key_of(http))
+        try:
+            pieces = run.pieces()
+            first = await anext(pieces, None)
+            if first is None:
+                raise _no_answer()
+        except BaseException:
+            run.stop()
+            raise
     known = payload.headers(first.answer) if first.answer else {}
-    frames = _frames(first, pieces, shape, usage)
-    return EventStream(frames, total_s=service.options.total_s, leave=run.stop, headers=known)
+    return EventStream(_frames(first, pieces, reply), deadline=reply.deadline, leave=run.stop, headers=known)
 
 
-async def _frames(first: Piece, rest: AsyncIterator[Piece], shape: payload.Shape, usage: bool) -> AsyncIterator[bytes]:
+async def _frames(first: Piece, rest: AsyncIterator[Piece], reply: _Reply) -> AsyncIterator[bytes]:
+    shape = reply.shape
     yield frame(shape.chunk(first, first=True))
     answer = first.answer
     async for piece in rest:
@@ -110,8 +122,12 @@ async def _frames(first: Piece, rest: AsyncIterator[Piece], shape: payload.Shape
             yield frame(shape.chunk(piece, first=False))
         answer = piece.answer
     if answer is None:
-        raise ApiError(503, "The model ended without an answer.", code="no_answer")
+        raise _no_answer()
     yield frame(shape.last(answer))
-    if usage:
+    if reply.usage:
         yield frame(shape.usage_chunk(answer))
     yield DONE
+
+
+def _no_answer() -> ApiError:
+    return ApiError(503, "The model ended without an answer. Try again.", code="no_answer")

@@ -42,6 +42,7 @@ class Run:
         self.began = time.perf_counter()
         self.first_s: float | None = None
         self.total_s = 0.0
+        self.error: Exception | None = None
         self._cancel = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[Piece | Exception | None] = asyncio.Queue()
@@ -87,15 +88,14 @@ class Run:
         return arrived
 
     def _work(self) -> None:
-        outcome: Exception | None = None
         try:
             if not self._cancel.is_set():
                 for piece in self._router.ask_stream(self.request, cancel=self._cancel):
                     self._seen(piece)
         except Exception as error:
-            outcome = error
+            self.error = error
         self.total_s = time.perf_counter() - self.began
-        self._send(outcome)
+        self._send(self.error)
 
     def _seen(self, piece: Piece) -> None:
         if self.first_s is None:

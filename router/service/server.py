@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import logging
 import socket
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -12,32 +13,36 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..errors import RouterError
+from ..settings import Settings
 from .app import create_app
 from .errors import ApiError
 from .keys import list_keys
 from .options import ServiceOptions
 from .state import Service
 
-log = logging.getLogger("shoal.service")
+KEY_FILE = "keys.json"  # in the settings' home
+LEDGER_FILE = "ledger.sqlite"
 
 
 class NotOpen(RouterError):
     """The address can be reached by others and no API key guards it."""
 
 
-def serve(
-    router: Any,
-    options: ServiceOptions | None = None,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    open_access: bool = False,
-) -> None:
-    """Serves until SIGTERM or SIGINT. Raises `NotOpen` when `host` is not loopback, there are no keys and it was not
-    allowed by `open_access`."""
-    options = options or ServiceOptions()
-    check_open(host, options, open_access=open_access)
-    server(create_app(router, options), options, host=host, port=port).run()
+def serve(router: Any, settings: Settings, *, options: ServiceOptions | None = None, open_access: bool = False) -> None:
+    """Serves until SIGTERM or SIGINT on the settings' host and port.
+
+    Keys made by `shoal keys create` are asked for when there are any. Raises `NotOpen` when there are none, the host is
+    not loopback, and `open_access` does not allow that.
+    """
+    keys = settings.home / KEY_FILE
+    options = replace(
+        options or ServiceOptions(),
+        keys_path=keys if keys.exists() else None,
+        ledger_path=settings.home / LEDGER_FILE,
+    )
+    check_open(settings.host, options, open_access=open_access)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    server(create_app(router, options), options, host=settings.host, port=settings.port).run()
 
 
 def check_open(host: str, options: ServiceOptions, *, open_access: bool) -> None:

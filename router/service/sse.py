@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from .errors import ApiError, api_error
 from .running import unless_gone
 
+TOO_LONG = "The answer took longer than this server allows."
 DONE = b"data: [DONE]\n\n"
 
 
@@ -22,7 +23,7 @@ def frame(value: Mapping[str, Any]) -> bytes:
 
 
 class EventStream(Response):
-    """Sends frames as they are made, for at most `total_s` seconds; `leave` is called when it ends, in any way."""
+    """Sends frames as they are made, until `deadline` (loop time); `leave` is called when it ends, in any way."""
 
     media_type = "text/event-stream"
 
@@ -30,13 +31,13 @@ class EventStream(Response):
         self,
         frames: AsyncIterator[bytes],
         *,
-        total_s: float,
+        deadline: float,
         leave: Callable[[], None],
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(None, 200, {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
-        self._frames, self._total_s, self._leave = frames, total_s, leave
+        self._frames, self._deadline, self._leave = frames, deadline, leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -47,11 +48,11 @@ class EventStream(Response):
 
     async def _send_frames(self, send: Send) -> None:
         try:
-            async with asyncio.timeout(self._total_s):
+            async with asyncio.timeout_at(self._deadline):
                 async for part in self._frames:
                     await send({"type": "http.response.body", "body": part, "more_body": True})
         except TimeoutError:
-            failed = ApiError(504, f"The answer took longer than {self._total_s:g} s.")
+            failed = ApiError(504, TOO_LONG)
         except Exception as error:
             failed = api_error(error)
         else:

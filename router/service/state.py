@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fastapi import Request as HttpRequest
 
 from ..decision import Answer, Request
+from ..errors import Refused
 from ..telemetry import Telemetry
 from .admission import Admission
 from .errors import ApiError
@@ -86,6 +87,8 @@ class Service:
 
     def _ended(self, run: Run, answer: Answer | None) -> None:
         self.runs.discard(run)
+        if isinstance(run.error, Refused):
+            self.telemetry.refused(run.error.code)
         if answer is not None and run.first_s is not None:
             self.telemetry.answer(answer, first_s=run.first_s, total_s=run.total_s)
 

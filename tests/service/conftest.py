@@ -27,7 +27,7 @@ class ScriptedRouter:
     """Answers by the first word of the question, through the router's own data classes.
 
     `slow N` gives N tokens, 5 ms each; `faq` an FAQ answer; `cached` a cache hit; `refuse`, `nomodel`, `crash` and
-    `break` (mid-stream) fail; anything else is echoed as words at depth 21.5.
+    `break` (mid-stream) fail; `hang` says nothing until it is cancelled; all else is echoed as words at depth 21.5.
     """
 
     total = TOTAL
@@ -86,6 +86,9 @@ class ScriptedRouter:
             yield Piece(text="", depth=0.0, answer=Answer(text="ready answer", trace=trace))
             return
         words, pause = (["tok "] * int(request.text.split()[1]), 0.005) if word == "slow" else (request.text.split(), 0)
+        if word == "hang":
+            while not cancel.wait(0.005):
+                pass
         words, made = words[: request.max_tokens or 10_000], 0
         for each in words:
             if cancel.is_set():
@@ -153,6 +156,11 @@ class Live:
             yield client
 
 
+@pytest.fixture(name="wait_for", scope="session")
+def wait_for_fixture() -> Any:
+    return wait_for
+
+
 def wait_for(condition: Any, seconds: float = 10.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -160,12 +168,12 @@ def wait_for(condition: Any, seconds: float = 10.0) -> None:
         time.sleep(0.005)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def router() -> ScriptedRouter:
     return ScriptedRouter()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def live(router: ScriptedRouter) -> Iterator[Live]:
     with Live(router, ServiceOptions()) as running:
         yield running

@@ -20,13 +20,11 @@ PLAN = ChatPromptTemplate.from_messages(
         ("human", "{question}"),
     ]
 )
-ANSWER = ChatPromptTemplate.from_messages(
-    [
-        ("system", "You are the customer service of Lumen, a lamp shop. Answer as briefly as possible, from the passages. "
-                   "If they do not hold the answer, say that you do not know.\n\n{passages}"),
-        ("human", "{question}"),
-    ]
-)  # fmt: skip
+BRIEF = (
+    "You are the customer service of Lumen, a lamp shop. Answer as briefly as possible, from the passages. "
+    "If they do not hold the answer, say that you do not know.\n\n{passages}"
+)
+ANSWER = ChatPromptTemplate.from_messages([("system", BRIEF), ("human", "{question}")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +75,9 @@ def main() -> None:
                 began = time.perf_counter()
                 reply = agent(question)
                 ms = (time.perf_counter() - began) * 1000
-                print(f"  {name:9} {ms:6.0f} ms  {reply.layer_tokens:7.0f} layer-tokens  {reply.route:8} {reply.text!r}")
+                print(
+                    f"  {name:9} {ms:6.0f} ms  {reply.layer_tokens:7.0f} layer-tokens  {reply.route:8} {reply.text!r}"
+                )
 
 
 if __name__ == "__main__":

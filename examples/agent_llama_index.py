@@ -55,7 +55,9 @@ def main() -> None:
                 began = time.perf_counter()
                 reply = agent(question)
                 ms = (time.perf_counter() - began) * 1000
-                print(f"  {name:9} {ms:6.0f} ms  {reply.layer_tokens:7.0f} layer-tokens  {reply.route:8} {reply.text!r}")
+                print(
+                    f"  {name:9} {ms:6.0f} ms  {reply.layer_tokens:7.0f} layer-tokens  {reply.route:8} {reply.text!r}"
+                )
 
 
 if __name__ == "__main__":

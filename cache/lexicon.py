@@ -21,6 +21,10 @@ def _table(rows: Mapping[str, list[str]]) -> Table:
 
 AXES: Table = _table(_DATA["axes"])
 CLASSES: Table = _table(_DATA["classes"])
+# Axes whose words also stand for other things: they count only between texts that share most of their content.
+WEAK_AXES = frozenset(_DATA["weak_axes"].split(", "))
+# Possessives by owner; "my account" and "your account" differ, "my child" and "your service" need not.
+OWNERS = {word: owner for owner, words in enumerate(_DATA["owners"]) for word in words.split()}
 # Opposites told apart only where two texts are otherwise aligned: too common as plain words to look for everywhere.
 OPPOSITES = frozenset(frozenset(pair.split("/")) for pair in _DATA["opposites"].split())
 
@@ -38,6 +42,10 @@ ZH_NEGATORS: tuple[str, ...] = tuple(_DATA["zh_negators"].split())
 ZH_EMPTY_NEGATIONS: tuple[str, ...] = tuple(_DATA["zh_empty_negations"].split())
 
 QUESTION_KINDS = tuple((kind, tuple(cues.split(", "))) for kind, cues in _DATA["question_kinds"].items())
+# Kinds of question that ask for the same often enough: "how do I find it", "where do I find it".
+ALIKE_KINDS = frozenset(frozenset(pair.split("/")) for pair in _DATA["question_pairs_alike"])
+# Words after which a question word asks, where else it would only join clauses ("people who left", "when you pay").
+QUESTION_LEADS = frozenset(_DATA["question_leads"].split())
 STOP_WORDS = frozenset(_DATA["stop_words"].split())
 PIVOTS = frozenset(_DATA["pivots"].split())
 ZH_PIVOTS: tuple[str, ...] = tuple(_DATA["zh_pivots"].split())

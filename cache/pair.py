@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .guards import Facts, facts
+from .facts import Facts, facts
 from .lexicon import STOP_WORDS
 
 BUCKETS = 2**15

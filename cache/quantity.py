@@ -106,7 +106,8 @@ def _number(match: re.Match[str]) -> list[Quantity]:
     sign, digits, _, suffix, unit, sign2, digits2, unit2, tail = match.groups()
     value = float((digits or digits2 or tail).replace(",", "")) * _SUFFIX.get(suffix or "", 1)
     name = CURRENCY_SIGNS.get(sign or sign2 or "") or UNITS.get(unit or unit2 or "", "")
-    return [(_plain(value), name)]
+    shown = _plain(value) if name or suffix or "." not in (digits or digits2 or tail) else (digits or digits2 or tail)
+    return [(shown, name)]
 
 
 def quantities(text: str) -> tuple[Quantity, ...]:
@@ -136,7 +137,7 @@ def quantities(text: str) -> tuple[Quantity, ...]:
 
 
 def _chinese(text: str) -> Iterator[Quantity]:
-    for match in _ZH_NUMBER.finditer(text):
+    for match in _ZH_NUMBER.finditer(text.replace("十分", "  ")):
         ordinal, digits, unit = match.groups()
         if digits == "一" and not ordinal and unit not in ("年", "月", "周", "岁", "小", "公", "块", "元"):
             continue  # 一个, 一下, 一种: an article

@@ -13,12 +13,11 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 from rich.console import Console
@@ -29,7 +28,8 @@ from shoal import CognitiveRouter, DepthCache, GatedLLM, KnowledgeBase, default_
 
 LUMEN = Path(__file__).parent / "demo"
 MODEL = "smollm2-135m"
-NEXT = """  .venv/bin/shoal kb add examples/demo/kb && .venv/bin/shoal ask "Who founded Lumen?"
+WARM_UP = "What is loaded on first use is loaded now."
+NEXT = """  .venv/bin/shoal kb add examples/demo/kb && .venv/bin/shoal ask "How many employees does Lumen have?"
   .venv/bin/shoal chat
   .venv/bin/shoal serve"""
 console = Console(width=max(110, Console().width))
@@ -39,7 +39,7 @@ console = Console(width=max(110, Console().width))
 class Row:
     """One request and what must come of it: one of `routes`, this cache tier, this text in the answer.
 
-    `max_depth` is "shallowest" or what `ask` takes; `elsewhere` sends it to the second server.
+    `max_depth` is "shallowest" or what `ask` takes; `elsewhere` sends it to a server that was started just now.
     """
 
     shows: str
@@ -93,16 +93,20 @@ def load_model() -> GatedLLM:
     return llm
 
 
-def ask_all(server: CognitiveRouter, second: CognitiveRouter | None, llm: GatedLLM) -> list[Outcome]:
+def cache_of(url: str | None, llm: GatedLLM, cold_path: str | None = None) -> DepthCache:
+    return DepthCache(redis_url=url, embed=default_embedder(), cold_path=cold_path, total=llm.total)
+
+
+def ask_all(server: CognitiveRouter, another: Callable[[], CognitiveRouter] | None, llm: GatedLLM) -> list[Outcome]:
     """Asks row by row, as one tenant that no earlier run has used, and says what came of each."""
     rows = [Row(**json.loads(line)) for line in (LUMEN / "requests.jsonl").read_text(encoding="utf-8").splitlines()]
     tenant, outcomes = f"demo-{uuid.uuid4().hex[:8]}", []
     for number, row in enumerate(rows, 1):
         label = f"\\[{number}/{len(rows)}] {row.shows}"
-        asked = second if row.elsewhere else server
-        if asked is None:
+        if row.elsewhere and another is None:
             console.print(f"{label}: left out, there is no Redis-protocol server")
             continue
+        asked = another() if another and row.elsewhere else server
         max_depth = ceil(llm.min_depth) if row.max_depth == "shallowest" else row.max_depth
         with console.status(label):
             answer = asked.ask(row.prompt, tenant=tenant, max_depth=max_depth, max_tokens=64)
@@ -120,6 +124,8 @@ def differences(row: Row, answer: Any) -> tuple[str, ...]:
         found.append(f"route {answer.route.value}, expected {' or '.join(row.routes)}")
     if answer.trace.tier != row.tier:
         found.append(f"cache tier {answer.trace.tier}, expected {row.tier}")
+    if answer.trace.depth["max"] > answer.trace.decision.budget:
+        found.append(f"depth {answer.trace.depth['max']}, more than the budget {answer.trace.decision.budget}")
     if not answer.text.strip() or row.expect.lower() not in answer.text.lower():
         found.append(f"answer without {row.expect!r}: {answer.text[:200]!r}")
     return tuple(found)
@@ -141,7 +147,7 @@ def why(trace: Any) -> str:
 def show(outcomes: Sequence[Outcome]) -> None:
     table = Table(title="Lumen, a lamp shop", show_lines=True)
     for name in ("request", "route", "why", "depth", "cache", "ms", "answer"):
-        table.add_column(name, justify="right" if name == "ms" else "left", no_wrap=name in ("route", "depth", "cache"))
+        table.add_column(name, justify="right" if name == "ms" else "left", overflow="fold")
     for outcome in outcomes:
         trace = outcome.answer.trace
         table.add_row(
@@ -151,7 +157,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
             f"{ceil(trace.depth['max'])}/{trace.depth['total']}",
             trace.tier or "",
             f"{trace.latency_ms:.0f}",
-            escape(shorten(outcome.answer.text, 150, placeholder=" …")),
+            escape(outcome.answer.text if len(outcome.answer.text) <= 150 else f"{outcome.answer.text[:150]}…"),
             style="red" if outcome.wrong else "",
         )
     console.print(table)
@@ -166,9 +172,11 @@ def show_totals(outcomes: Sequence[Outcome], llm: GatedLLM) -> None:
         if answer.trace.layer_tokens:
             calls += 1
             spent += answer.trace.layer_tokens
-            skipped += (answer.prompt_tokens + answer.completion_tokens) * llm.total - answer.trace.layer_tokens
+            tokens = answer.prompt_tokens + answer.completion_tokens - 1  # the last one is written, never read
+            skipped += tokens * llm.total - answer.trace.layer_tokens
         else:
-            avoided += (llm.count_tokens(outcome.row.prompt) + llm.count_tokens(answer.text)) * llm.total
+            tokens = llm.count_tokens(outcome.row.prompt) + llm.count_tokens(answer.text, raw=True) - 1
+            avoided += tokens * llm.total
     full = spent + avoided + skipped
     console.print(
         f"All of it at full depth through the model: {full:,.0f} layer-tokens. Spent: {spent:,.0f}.\n"
@@ -187,15 +195,17 @@ def main() -> int:
     ):
         console.print(f"Redis-protocol server: {url or 'none, answers are kept in memory and on disk only'}")
         report = kb.add(LUMEN / "kb")
-        cache = DepthCache(redis_url=url, embed=embed, cold_path=f"{folder}/cold", total=llm.total)
-        server = CognitiveRouter(llm=llm, kb=kb, cache=cache, embed=embed)
+        server = CognitiveRouter(llm=llm, kb=kb, cache=cache_of(url, llm, f"{folder}/cold"), embed=embed)
         entries = server.faq.import_file(LUMEN / "faq.jsonl").added
         console.print(f"Knowledge base: {report.added} documents, {report.chunks} passages. FAQ: {entries} entries.")
-        other = DepthCache(redis_url=url, embed=embed, total=llm.total) if url else None
-        second = CognitiveRouter(llm=llm, kb=kb, cache=other, embed=embed) if other else None
-        outcomes = ask_all(server, second, llm)
-        for one in filter(None, (cache, other)):
-            one.close()
+        server.decide(WARM_UP)
+
+        def another() -> CognitiveRouter:
+            fresh = CognitiveRouter(llm=llm, kb=kb, cache=cache_of(url, llm), embed=embed)
+            fresh.decide(WARM_UP)
+            return fresh
+
+        outcomes = ask_all(server, another if url else None, llm)
     show(outcomes)
     show_totals(outcomes, llm)
     wrong = [outcome for outcome in outcomes if outcome.wrong]

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 CONTEXT_TOKENS = 512
 MIN_SCORE = 0.05  # of a passage in a context; the best one is kept whatever its score
-RELEVANT = 0.5  # score a passage needs to be put before a hard question
+GROUNDS = 0.02  # score the best passage needs for a question to be answered from the knowledge base
+RELEVANT = 0.2  # the same for a hard question, and for each passage put before it
 UNSURE = 0.35  # mean top-1 probability below which a shallow answer is tried once more, deeper (R9)
 _REMEMBERED = 10_000  # answers that feedback can still reach
 _MARGIN = 64  # tokens that templates and citations add
@@ -282,7 +283,7 @@ class CognitiveRouter:
     def _prepare(self, asked: _Asked, model: Deep) -> _Prepared:
         """The prompt, with passages where the route calls for them and the knowledge base has any.
 
-        A hard question gets passages only when they are surely about it; without any it is a plain question.
+        Passages that are not about the question are left out; without any it is a plain question.
         """
         text, deep = asked.reading.features.text, asked.decision.route is Route.DEEP
         route = asked.decision.route if asked.decision.route not in _GROUNDABLE else Route.DIRECT
@@ -301,7 +302,7 @@ class CognitiveRouter:
             kept = tuple(_passage(hit) for hit in context.kept)
             dropped = tuple({**_passage(d.hit), "reason": d.reason} for d in context.dropped)
             step.update(kept=len(kept), dropped=len(dropped), tokens=context.tokens)
-        if not kept or (deep and context.kept[0].score < RELEVANT):
+        if not kept or context.kept[0].score < (RELEVANT if deep else GROUNDS):
             return replace(plain, dropped=(*({**passage, "reason": "score"} for passage in kept), *dropped))
         prompt = grounded(asked.request.messages, text, context.text, asked.reading.features.language)
         return _Prepared(prompt=prompt, route=Route.DEEP if deep else Route.RAG, kept=kept, dropped=dropped)

@@ -285,3 +285,13 @@ def test_the_trace_is_plain_json_and_complete(router: CognitiveRouter) -> None:
         "version", "id", "route", "decision", "cache", "passages", "depth", "layer_tokens", "latency_ms", "steps",
     }  # fmt: skip
     assert [step["name"] for step in trace["steps"]] == ["decide", "faq", "cache", "generate", "store"]
+
+
+def test_a_question_the_documents_do_not_touch_is_not_answered_from_them(
+    model: ScriptedModel, kb: KnowledgeBase
+) -> None:
+    router = CognitiveRouter(llm=model, kb=kb)
+    answer = router.ask("Who wrote the novel Moby Dick, and in which century?")
+    assert answer.route in (Route.DIRECT, Route.DEEP)
+    assert answer.trace.kept == ()
+    assert "[lumen.md," not in model.calls[0].prompt[-1]["content"]

@@ -103,7 +103,9 @@ def rerank_time(base: KnowledgeBase) -> dict[str, float]:
     reranker = LightReranker(reader)
     found = (base.candidates("Which city hosts the largest university?", 20) * 20)[:20]
     passages = [("", (one.row.text + " ") * 8) for one in found]
-    passages = [("", text[: int(len(text) * 256 / max(256, len(reader.read([("", text)])[0].tokens)))]) for _, text in passages]
+    passages = [
+        ("", text[: int(len(text) * 256 / max(256, len(reader.read([("", text)])[0].tokens)))]) for _, text in passages
+    ]
     start = time.perf_counter()
     readings = reader.read(passages)
     reading = time.perf_counter() - start
@@ -150,7 +152,9 @@ def main() -> None:
             base, texts = bases[where]
             table[name] = {"questions": len(chosen), "passages": len(texts), **measure(base, texts, chosen)}
             for system in ("dense", "bm25", "fused", "reranked"):
-                figures = "  ".join(f"{key} {value:.3f}" for key, value in table[name][system].items() if key != "ms_p50")
+                figures = "  ".join(
+                    f"{key} {value:.3f}" for key, value in table[name][system].items() if key != "ms_p50"
+                )
                 print(f"{name:16} {system:9} {figures}  {table[name][system]['ms_p50']:.1f} ms", flush=True)
         table["time"] = rerank_time(bases["en"][0])
         print("reranking 20 passages:", table["time"])

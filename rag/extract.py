@@ -45,8 +45,10 @@ _WHERE = (
     "|哪里|何处|哪儿|地方|哪个?(?:国|城|省|地|市)|位于"
 )
 _KINDS = tuple(re.compile(pattern, re.IGNORECASE) for pattern in (_WHEN, _HOW_MUCH, _WHO, _WHERE))
-_DATE = re.compile(r"\b1\d{3}\b|\b20\d\d\b|\d+\s*[年月日]|(?:January|February|March|April|May|June|July|August|September|"
-                   r"October|November|December|century|o'clock|[ap]\.?m\.?)\b|世纪|星期", re.IGNORECASE)  # fmt: skip
+_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+_DATE = re.compile(
+    rf"\b1\d{{3}}\b|\b20\d\d\b|\d+\s*[年月日]|(?:{_MONTHS}|century|o'clock|[ap]\.?m\.?)\b|世纪|星期", re.IGNORECASE
+)
 _NUMBER = re.compile(
     r"\d[\d,.]*|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|hundred|thousand|million|billion)\b"
     r"|[一二三四五六七八九十百千万两]+(?=[个名人次种位部年月岁天米元])",

@@ -262,7 +262,8 @@ class Store:
         marks = ",".join("?" * len(ids))
         found = self._read(
             "SELECT c.row, c.chunk_id, c.doc_id, c.ordinal, c.start, c.end, c.heading, c.text, d.title, d.labels, "
-            "w.terms, c.vector, c.reading FROM chunks c JOIN documents d USING (doc_id) JOIN words w ON w.rowid = c.row "
+            "w.terms, c.vector, c.reading "
+            "FROM chunks c JOIN documents d USING (doc_id) JOIN words w ON w.rowid = c.row "
             f"WHERE c.row IN ({marks})",
             [int(number) for number in ids],
         )

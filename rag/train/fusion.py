@@ -53,7 +53,9 @@ def main() -> None:
         sets[f"{source}-crossed"] = ranks(source, [(lexicon.other(a.text), a, p) for a, p in mine], passages)
     best = (0.0, 0.0, 0.0)
     for constant, weight in product((1, 3, 10, 30, 60), (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)):
-        means = {name: float(np.mean([reciprocal(one, constant, weight) for one in found])) for name, found in sets.items()}
+        means = {
+            name: float(np.mean([reciprocal(one, constant, weight) for one in found])) for name, found in sets.items()
+        }
         total = sum(means.values()) / len(means)
         best = max(best, (total, constant, weight))
         print(constant, weight, {name: round(value, 3) for name, value in means.items()}, round(total, 4))

@@ -75,7 +75,7 @@ def without_gold(one: List) -> List:
 def fit(
     groups: Sequence[NDArray[np.float64]], golds: Sequence[NDArray[np.float64]], *, listwise: float, seed: int = 0
 ) -> dict[str, NDArray[np.float32]]:
-    """A network over feature rows, fitted on lists: cross-entropy within a list that has gold, log loss on every row."""
+    """A network over feature rows of lists: cross-entropy within a list that has gold, log loss on every row."""
     torch.manual_seed(seed)
     every = np.concatenate(groups)
     mean, scale = every.mean(0), every.std(0) + 1e-3
@@ -122,7 +122,7 @@ def named(weights: dict[str, NDArray[np.float32]], name: str) -> dict[str, NDArr
 def sentence_lists(
     found: Sequence[List], weights: dict[str, NDArray[np.float32]]
 ) -> tuple[list[NDArray[np.float64]], list[NDArray[np.float64]], list[NDArray[np.float64]]]:
-    """Features, gold (the sentence at the answer) and containment (any sentence with the answer string) per question."""
+    """Features, gold (the sentence at the answer) and containment (the answer string is in it) per question."""
     reader = default_reader()
     groups, golds, contained = [], [], []
     for one in found:
@@ -159,7 +159,8 @@ def coverage_table(confidence: NDArray[np.float64], right: NDArray[np.float64], 
         said = confidence >= threshold
         precision = right[said].mean() if said.any() else float("nan")
         lines.append(
-            f"  {threshold:.2f}  answered {said.mean():.3f}  precision {precision:.3f}  right {right[said].sum() / answerable:.3f}"
+            f"  {threshold:.2f}  answered {said.mean():.3f}  precision {precision:.3f}  "
+            f"right {right[said].sum() / answerable:.3f}"
         )
     return lines
 

@@ -6,10 +6,26 @@ from shoal.rag.chunk import Splitter, sentences, units
 from shoal.rag.words import length
 
 PIECES = st.sampled_from(
-    ["One sentence here. ", "他说：“今天很好！”然后走了。", "数据为3.14，成立于1998年。", "\n\n", "\n", "# Title\n", "## 标题\n",
-     "| a | b |\n|---|---|\n| 1 | 2 |\n", "```python\nx = 1. # y\n\nz\n```\n", "Dr. Smith paid $3.50! ", "- item\n", "word " * 40,
-     "很长的一段没有标点的文字" * 8, "\r\n", "\u3000", "🙂", "e.g. this vs. that? "]
-)  # fmt: skip
+    [
+        "One sentence here. ",
+        "他说：“今天很好！”然后走了。",
+        "数据为3.14，成立于1998年。",
+        "\n\n",
+        "\n",
+        "# Title\n",
+        "## 标题\n",
+        "| a | b |\n|---|---|\n| 1 | 2 |\n",
+        "```python\nx = 1. # y\n\nz\n```\n",
+        "Dr. Smith paid $3.50! ",
+        "- item\n",
+        "word " * 40,
+        "很长的一段没有标点的文字" * 8,
+        "\r\n",
+        "\u3000",
+        "🙂",
+        "e.g. this vs. that? ",
+    ]
+)
 TEXTS = st.lists(PIECES, max_size=30).map("".join)
 
 
@@ -25,7 +41,12 @@ def test_english_sentences() -> None:
 
 
 def test_chinese_sentences() -> None:
-    assert parts("你好。今天天气很好！“真的吗？”他问。是的……") == ["你好。", "今天天气很好！", "“真的吗？”他问。", "是的……"]
+    assert parts("你好。今天天气很好！“真的吗？”他问。是的……") == [
+        "你好。",
+        "今天天气很好！",
+        "“真的吗？”他问。",
+        "是的……",
+    ]
 
 
 def test_headings_and_code_are_no_sentences_and_rows_are() -> None:

@@ -24,7 +24,9 @@ class OtherEmbedder:
     fingerprint, dim = "other:1", 64
 
     def __call__(self, texts: list[str]) -> np.ndarray:
-        return default_embedder()(texts)[:, :64] / np.linalg.norm(default_embedder()(texts)[:, :64], axis=1, keepdims=True)
+        return default_embedder()(texts)[:, :64] / np.linalg.norm(
+            default_embedder()(texts)[:, :64], axis=1, keepdims=True
+        )
 
 
 @pytest.fixture
@@ -111,11 +113,15 @@ def test_spans_point_into_the_document(base: KnowledgeBase) -> None:
 @pytest.mark.parametrize(
     ("question", "doc_id"),
     [
-        ("When does the shop open on weekdays?", "hours.md"), ("公司的总部在哪里？", "company.txt"), ("Where does the Danube rise?", "rivers.txt"),
-        ("离心泵多久维护一次？", "pump.txt"), ("商店几点开门？", "hours.md"), ("Who founded the company Hailan?", "company.txt"),
+        ("When does the shop open on weekdays?", "hours.md"),
+        ("公司的总部在哪里？", "company.txt"),
+        ("Where does the Danube rise?", "rivers.txt"),
+        ("离心泵多久维护一次？", "pump.txt"),
+        ("商店几点开门？", "hours.md"),
+        ("Who founded the company Hailan?", "company.txt"),
         ("蓝鲸吃什么？", "whales.txt"),
     ],
-)  # fmt: skip
+)
 def test_finds_in_and_across_languages(base: KnowledgeBase, question: str, doc_id: str) -> None:
     assert base.search(question, 1)[0].doc_id == doc_id
 

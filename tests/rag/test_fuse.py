@@ -1,0 +1,75 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.rag import KnowledgeBase
+from shoal.rag.chunk import Span
+from shoal.rag.embed import default_embedder
+from shoal.rag.fuse import fuse
+from shoal.rag.retrieve import Hit
+from shoal.rag.words import length
+
+SENTENCES = st.sampled_from(
+    [
+        "The pump weighs 40 kg.",
+        "泵的重量是40公斤。",
+        "It runs on weekdays! ",
+        "它在周末停机。\n",
+        "# Heading\n",
+        "The pump weighs 41 kg. ",
+        "| kW | 15 |\n",
+        "\n\n",
+        "word " * 30,
+        "没有标点的一段话" * 6,
+    ]
+)
+TEXTS = st.lists(SENTENCES, min_size=1, max_size=8).map("".join).filter(str.strip)
+
+
+def hit(text: str, number: int, start: int = 0) -> Hit:
+    span = Span(start, start + len(text))
+    return Hit(text=text, doc_id=f"d{number}", span=span, score=0.9 - 0.1 * number, chunk_id=f"c{number}")
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.integers(20, 200), st.integers(0, 50))
+def test_every_piece_is_a_substring_of_the_span_it_cites(texts: list[str], budget: int, offset: int) -> None:
+    hits = [hit(text, number, offset) for number, text in enumerate(texts)]
+    sources = {one.doc_id: " " * offset + one.text for one in hits}
+    context = fuse("泵有多重？", hits, embed=default_embedder(), token_budget=budget, count_tokens=length)
+    for piece in context.pieces:
+        assert sources[piece.doc_id][piece.span.start : piece.span.end] == piece.text
+        assert str(piece) in context.text
+    assert context.tokens == length(context.text)
+    assert len(context.kept) + len(context.dropped) == len(hits)
+    assert context.tokens <= budget or len(context.pieces) == 1
+
+
+def test_what_is_said_twice_is_told_once_and_other_numbers_stay() -> None:
+    texts = ["泵的重量是40公斤。它很重。", "泵的重量是40公斤。", "泵的重量是41公斤。"]
+    context = fuse(
+        "泵有多重？",
+        [hit(t, i) for i, t in enumerate(texts)],
+        embed=default_embedder(),
+        token_budget=400,
+        count_tokens=length,
+    )
+    assert context.text.count("40公斤") == 1
+    assert context.text.count("41公斤") == 1
+    assert [one.reason for one in context.dropped] == ["duplicate"]
+
+
+def test_context_of_a_knowledge_base(base: KnowledgeBase) -> None:
+    context = base.context("When does the shop open?", k=4, token_budget=60)
+    assert context.tokens <= 60
+    assert "[hours.md, " in context.text
+    assert "9 am" in context.text
+    assert {one.reason for one in context.dropped} <= {"score", "budget", "duplicate"}
+    chinese = base.context("公司的总部在哪里？", token_budget=80, count_tokens=len)
+    assert "上海" in chinese.text
+    assert chinese.tokens == len(chinese.text)
+
+
+def test_the_best_passage_is_in_even_when_nothing_fits(base: KnowledgeBase) -> None:
+    context = base.context("How heavy is a blue whale?", token_budget=1)
+    assert len(context.pieces) == 1
+    assert context.kept[0].doc_id == "whales.txt"

@@ -3,12 +3,13 @@
 A name becomes a bare model behind a router, loaded once per process. Knows neither LangChain nor LlamaIndex.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from functools import cache
-from threading import Lock
-from typing import Any
+from threading import Event, Lock
+from typing import Any, cast
 
-from ..decision import Decision, Route
+from ..decision import Decision, Piece, Prompt, Route
 from ..errors import InvalidRequest
 from ..pipeline import CognitiveRouter
 from ..settings import load_settings
@@ -58,3 +59,20 @@ def ask_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidRequest(f"unknown argument {', '.join(unknown)}; known are {', '.join(FIELDS)}", unknown[0])
     fields = {name: value for name, value in given.items() if value not in (None, [])}
     return {"cache" if name == "cache_control" else name: value for name, value in fields.items()}
+
+
+@contextmanager
+def streamed(router: CognitiveRouter, prompt: Prompt, fields: Mapping[str, Any]) -> Iterator[Iterator[Piece]]:
+    """The pieces of an answer; leaving the block stops the model at the next token."""
+    cancel = Event()
+    try:
+        yield router.ask_stream(prompt, cancel=cancel, **fields)
+    finally:
+        cancel.set()
+
+
+def astreamed(
+    router: CognitiveRouter, prompt: Prompt, fields: Mapping[str, Any]
+) -> aclosing[AsyncGenerator[Piece, None]]:
+    """As `streamed`, for an event loop, which never waits for the model."""
+    return aclosing(cast("AsyncGenerator[Piece, None]", router.aask_stream(prompt, **fields)))

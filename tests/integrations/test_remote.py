@@ -1,19 +1,25 @@
 """Any LangChain chat model as the deep path (G19)."""
 
 from collections.abc import Iterator
-from threading import Event
+from threading import Event, Thread
+from time import sleep
 from typing import Any
 
+import httpx
 import pytest
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from pydantic import Field
+from langchain_openai import ChatOpenAI
+from pydantic import Field, SecretStr
 
 from shoal import CognitiveRouter
 from shoal.router.decider import Decider
 from shoal.router.integrations.langchain import ChatShoal, RemoteLLM
+from shoal.router.service.app import create_app
+from shoal.router.service.options import ServiceOptions
+from shoal.router.service.server import server
 
 HARD = (
     "A farm has 17 hens and 4 goats. Each hen lays 5 eggs a week, each goat gives 9 litres. How many eggs in 3 weeks?"
@@ -105,3 +111,28 @@ def test_cancelling_closes_the_stream() -> None:
 def test_a_router_with_only_a_remote_model(decider: Decider) -> None:
     router = CognitiveRouter(remote=RemoteLLM(FarAway()), router_only=True, decider=decider)
     assert ChatShoal(router=router).invoke("Write a rhyme.").content == "far far away"
+
+
+def test_another_shoal_as_the_deep_path(scripted: Any, plain: CognitiveRouter, decider: Decider) -> None:
+    """The unmodified `langchain-openai` client against our own service, which sends its depth in a header."""
+    options = ServiceOptions()
+    far = server(create_app(plain, options), options, host="127.0.0.1", port=0)
+    thread = Thread(target=far.run, daemon=True)
+    thread.start()
+    while not far.started:
+        sleep(0.02)
+    port = far.servers[0].sockets[0].getsockname()[1]
+    try:
+        with httpx.Client(trust_env=False) as http:
+            chat = ChatOpenAI(
+                base_url=f"http://127.0.0.1:{port}/v1", api_key=SecretStr("none"), model="scripted",
+                include_response_headers=True, http_client=http, max_retries=0, extra_body={"max_depth": 24},
+            )  # fmt: skip
+            remote = RemoteLLM(chat, streaming=False)
+            answer = CognitiveRouter(remote=remote, router_only=True, decider=decider).ask(HARD)
+    finally:
+        far.should_exit = True
+        thread.join(20)
+    assert answer.text == "It is forty two."
+    assert answer.trace.depth["policy"] == "remote, depth from header"
+    assert (answer.trace.depth["max"], answer.trace.depth["total"]) == (24, 30)

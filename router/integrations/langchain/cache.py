@@ -69,9 +69,10 @@ def _encode(generations: Sequence[Generation]) -> str | None:
     """JSON of the generations; None when they hold something JSON cannot, which is then not cached."""
     items = []
     for generation in generations:
-        chat = isinstance(generation, ChatGeneration)
-        body = {"message": message_to_dict(generation.message)} if chat else {"text": generation.text}
-        items.append({**body, "info": generation.generation_info})
+        item: dict[str, Any] = {"text": generation.text, "info": generation.generation_info}
+        if isinstance(generation, ChatGeneration):
+            item["message"] = message_to_dict(generation.message)
+        items.append(item)
     try:
         return json.dumps(items)
     except (TypeError, ValueError):

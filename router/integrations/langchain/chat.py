@@ -5,8 +5,6 @@ All thinking happens in the router; this file translates. langchain-core reads n
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, closing
-from threading import Event
 from typing import Any, Self
 
 from langchain_core.caches import BaseCache
@@ -23,7 +21,7 @@ from pydantic import ConfigDict, Field, model_validator
 from ...decision import Answer, CacheControl
 from ...errors import InvalidRequest
 from ...pipeline import CognitiveRouter
-from ..loading import FIELDS, ask_fields, router_for
+from ..loading import FIELDS, ask_fields, astreamed, router_for, streamed
 from .messages import cached_chunk, to_chunk, to_generation, to_prompt
 
 _REMOTE_ONLY = ("api_key", "base_url", "max_retries", "timeout")  # standard arguments without use for a local model
@@ -100,14 +98,14 @@ class ChatShoal(BaseChatModel):
         """This model's own request fields. In LangChain `profile` means what a model can do, hence `answer_profile`."""
         return {name: getattr(self, "answer_profile" if name == "profile" else name) for name in FIELDS}
 
-    def _request(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, stop: list[str] | None, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Keyword arguments of `router.ask` for one call; raises `InvalidRequest` on arguments nobody knows."""
         kwargs.pop("stream", None)  # langchain-core's own switch
         if kwargs.get("tools"):
             raise NotImplementedError(_NO_TOOLS)
         if "answer_profile" in kwargs:
             kwargs["profile"] = kwargs.pop("answer_profile")
-        return {"prompt": to_prompt(messages), **ask_fields({**self._defaults(), **kwargs, "stop": stop or self.stop})}
+        return ask_fields({**self._defaults(), **kwargs, "stop": stop or self.stop})
 
     def _result(self, answer: Answer, router: CognitiveRouter) -> ChatResult:
         return ChatResult(generations=[to_generation(answer, router.model_name)])
@@ -120,7 +118,7 @@ class ChatShoal(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         router = self._router(kwargs.pop("model", None))
-        return self._result(router.ask(**self._request(messages, stop, kwargs)), router)
+        return self._result(router.ask(to_prompt(messages), **self._request(stop, kwargs)), router)
 
     async def _agenerate(
         self,
@@ -130,7 +128,7 @@ class ChatShoal(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         router = self._router(kwargs.pop("model", None))
-        return self._result(await router.aask(**self._request(messages, stop, kwargs)), router)
+        return self._result(await router.aask(to_prompt(messages), **self._request(stop, kwargs)), router)
 
     def _stream(
         self,
@@ -140,19 +138,16 @@ class ChatShoal(BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         """Chunks as they are made. When the consumer stops, generation stops at the next token."""
-        cache, *key = self._cache_place(messages, stop, kwargs)
-        if cache is not None and (hit := cache.lookup(*key)):
+        cache, prompt, model = self._cache_place(messages, stop, kwargs)
+        if cache is not None and (hit := cache.lookup(prompt, model)):
             yield cached_chunk(self._convert_cached_generations(list(hit))[0])
             return
-        router, cancel = self._router(kwargs.pop("model", None)), Event()
-        try:
-            with closing(router.ask_stream(**self._request(messages, stop, kwargs), cancel=cancel)) as pieces:
-                for piece in pieces:
-                    if piece.answer is not None and cache is not None and piece.answer.finish_reason == "stop":
-                        cache.update(*key, self._result(piece.answer, router).generations)
-                    yield to_chunk(piece, router.model_name)
-        finally:
-            cancel.set()
+        router = self._router(kwargs.pop("model", None))
+        with streamed(router, to_prompt(messages), self._request(stop, kwargs)) as pieces:
+            for piece in pieces:
+                if piece.answer is not None and cache is not None and piece.answer.finish_reason == "stop":
+                    cache.update(prompt, model, self._result(piece.answer, router).generations)
+                yield to_chunk(piece, router.model_name)
 
     async def _astream(
         self,
@@ -162,15 +157,15 @@ class ChatShoal(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         """As `_stream`; the model runs in a thread and the event loop never waits for it."""
-        cache, *key = self._cache_place(messages, stop, kwargs)
-        if cache is not None and (hit := await cache.alookup(*key)):
+        cache, prompt, model = self._cache_place(messages, stop, kwargs)
+        if cache is not None and (hit := await cache.alookup(prompt, model)):
             yield cached_chunk(self._convert_cached_generations(list(hit))[0])
             return
         router = self._router(kwargs.pop("model", None))
-        async with aclosing(router.aask_stream(**self._request(messages, stop, kwargs))) as pieces:
+        async with astreamed(router, to_prompt(messages), self._request(stop, kwargs)) as pieces:
             async for piece in pieces:
                 if piece.answer is not None and cache is not None and piece.answer.finish_reason == "stop":
-                    await cache.aupdate(*key, self._result(piece.answer, router).generations)
+                    await cache.aupdate(prompt, model, self._result(piece.answer, router).generations)
                 yield to_chunk(piece, router.model_name)
 
     def _cache_place(
@@ -203,7 +198,9 @@ class ChatShoal(BaseChatModel):
         )
 
     def get_num_tokens(self, text: str) -> int:
-        return int(self._router().llm.count_tokens(text))
+        """Tokens that the model would read for this text as one user turn."""
+        llm = self._router().llm
+        return llm.count_tokens(text) if llm is not None else super().get_num_tokens(text)
 
 
 _NO_TOOLS = (

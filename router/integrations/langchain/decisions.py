@@ -44,8 +44,8 @@ class RouterDecisions(BaseDecisionModel):
 def _prompt(state: State) -> str | list[dict[str, str]]:
     if isinstance(state, str):
         return state
-    state = state.get("messages") if isinstance(state, Mapping) else state
-    items = [state] if isinstance(state, BaseMessage) or not isinstance(state, Sequence) else list(state)
+    turns = state.get("messages") if isinstance(state, Mapping) else state
+    items = [turns] if isinstance(turns, BaseMessage) or not isinstance(turns, Sequence) else list(turns)
     messages = [item for item in items if isinstance(item, BaseMessage)]
     if not messages or len(messages) < len(items):
         raise InvalidRequest("the router decides about text or messages: give a string, a message or several messages")

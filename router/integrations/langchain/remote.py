@@ -6,10 +6,9 @@ Has the face the pipeline asks of a model (`router.deep.Deep`). The depth is wha
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
@@ -103,14 +102,13 @@ class RemoteLLM:
         chat = self._configured({**sampling, **dict.fromkeys(_MAX_TOKENS, max_tokens)})
         final: AIMessage | None = None
         text, unknown = "", RemoteReport(max=0.0, total=self.total, policy="remote")
-        with closing(self._messages(chat, messages, list(stop))) as pieces:
-            for piece in pieces:
-                final = piece if final is None else final + piece
-                text += piece.text
-                if piece.text:
-                    yield RemoteChunk(text=str(piece.text), depth=unknown)
-                if cancel is not None and cancel.is_set():
-                    break
+        for piece in self._messages(chat, messages, list(stop)):
+            final = piece if final is None else cast("AIMessage", final + piece)
+            text += piece.text
+            if piece.text:
+                yield RemoteChunk(text=str(piece.text), depth=unknown)
+            if cancel is not None and cancel.is_set():
+                break
         yield self._last(final or AIMessage(""), messages, text, cancelled=cancel is not None and cancel.is_set())
 
     def get_layer_health(self) -> dict[str, Any]:
@@ -132,9 +130,9 @@ class RemoteLLM:
     def _last(self, final: AIMessage, messages: list[BaseMessage], text: str, *, cancelled: bool) -> RemoteChunk:
         metadata = final.response_metadata
         report = _report(metadata.get("headers") or {}, self.total)
-        usage = final.usage_metadata or {}
-        read = usage.get("input_tokens") or count_tokens_approximately(messages)
-        written = usage.get("output_tokens") or count_tokens_approximately([AIMessage(text)])
+        usage = final.usage_metadata
+        read = usage["input_tokens"] if usage else count_tokens_approximately(messages)
+        written = usage["output_tokens"] if usage else count_tokens_approximately([AIMessage(text)])
         reason = metadata.get("finish_reason") or metadata.get("stop_reason") or metadata.get("done_reason")
         return RemoteChunk(
             text="",

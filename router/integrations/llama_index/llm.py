@@ -3,9 +3,7 @@
 All thinking happens in the router; this file translates.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, closing
-from threading import Event
+from collections.abc import Sequence
 from typing import Any, Self
 
 from llama_index.core.base.llms.types import (
@@ -22,9 +20,9 @@ from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.custom import CustomLLM
 
-from ...decision import CacheControl, Piece
+from ...decision import CacheControl
 from ...pipeline import CognitiveRouter
-from ..loading import FIELDS, ask_fields, router_for
+from ..loading import FIELDS, ask_fields, astreamed, router_for, streamed
 from .messages import chat, completion, to_prompt
 
 Prompt = str | list[dict[str, str]]
@@ -65,9 +63,12 @@ class ShoalLLM(CustomLLM):
     @property
     def metadata(self) -> LLMMetadata:
         router = self._router()
-        known = {"context_window": router.llm.context} if router.llm is not None else {}
-        known |= {"num_output": self.max_tokens} if self.max_tokens is not None else {}
-        return LLMMetadata(model_name=router.model_name, is_chat_model=True, **known)
+        known = LLMMetadata(model_name=router.model_name, is_chat_model=True)
+        if router.llm is not None:
+            known.context_window = router.llm.context
+        if self.max_tokens is not None:
+            known.num_output = self.max_tokens
+        return known
 
     def _router(self) -> CognitiveRouter:
         return self.router or router_for(self.model)
@@ -83,22 +84,19 @@ class ShoalLLM(CustomLLM):
         answer = await self._router().aask(prompt, **self._fields(given))
         return completion(answer.text, answer=answer)
 
-    def _stream(self, prompt: Prompt, given: dict[str, Any]) -> Iterator[CompletionResponse]:
-        fields, cancel, text = self._fields(given), Event(), ""
-        try:
-            with closing(self._router().ask_stream(prompt, cancel=cancel, **fields)) as pieces:
-                for piece in pieces:
-                    text += piece.text
-                    yield _response(text, piece)
-        finally:
-            cancel.set()
-
-    async def _astream(self, prompt: Prompt, given: dict[str, Any]) -> AsyncIterator[CompletionResponse]:
+    def _stream(self, prompt: Prompt, given: dict[str, Any]) -> CompletionResponseGen:
         text = ""
-        async with aclosing(self._router().aask_stream(prompt, **self._fields(given))) as pieces:
+        with streamed(self._router(), prompt, self._fields(given)) as pieces:
+            for piece in pieces:
+                text += piece.text
+                yield completion(text, piece.text, piece.answer)
+
+    async def _astream(self, prompt: Prompt, given: dict[str, Any]) -> CompletionResponseAsyncGen:
+        text = ""
+        async with astreamed(self._router(), prompt, self._fields(given)) as pieces:
             async for piece in pieces:
                 text += piece.text
-                yield _response(text, piece)
+                yield completion(text, piece.text, piece.answer)
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
@@ -131,7 +129,3 @@ class ShoalLLM(CustomLLM):
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
         return (chat(response) async for response in self._astream(to_prompt(messages), kwargs))
-
-
-def _response(text: str, piece: Piece) -> CompletionResponse:
-    return completion(text, piece.text, piece.answer)

@@ -5,9 +5,7 @@ router retrieves and answers in one go; a `RetrieverQueryEngine` over this packa
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing
-from threading import Event
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -22,10 +20,11 @@ from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.prompts.mixin import PromptDictType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.tools.types import ToolMetadata
+from llama_index.core.types import TokenAsyncGen, TokenGen
 
 from ...decision import Answer, Decision
 from ...pipeline import CognitiveRouter
-from ..loading import ask_fields, choose
+from ..loading import ask_fields, astreamed, choose, streamed
 from .messages import metadata_of
 from .retrieval import node_of
 
@@ -63,18 +62,14 @@ class ShoalQueryEngine(BaseQueryEngine):
             return AsyncStreamingResponse(self._astream(query_bundle.query_str, nodes, metadata), nodes, metadata)
         return _respond(await self.router.aask(query_bundle.query_str, **self._fields))
 
-    def _stream(self, question: str, nodes: list[NodeWithScore], metadata: dict[str, Any]) -> Iterator[str]:
-        cancel = Event()
-        try:
-            with closing(self.router.ask_stream(question, cancel=cancel, **self._fields)) as pieces:
-                for piece in pieces:
-                    _fill(piece.answer, nodes, metadata)
-                    yield piece.text
-        finally:
-            cancel.set()
+    def _stream(self, question: str, nodes: list[NodeWithScore], metadata: dict[str, Any]) -> TokenGen:
+        with streamed(self.router, question, self._fields) as pieces:
+            for piece in pieces:
+                _fill(piece.answer, nodes, metadata)
+                yield piece.text
 
-    async def _astream(self, question: str, nodes: list[NodeWithScore], metadata: dict[str, Any]) -> AsyncIterator[str]:
-        async with aclosing(self.router.aask_stream(question, **self._fields)) as pieces:
+    async def _astream(self, question: str, nodes: list[NodeWithScore], metadata: dict[str, Any]) -> TokenAsyncGen:
+        async with astreamed(self.router, question, self._fields) as pieces:
             async for piece in pieces:
                 _fill(piece.answer, nodes, metadata)
                 yield piece.text

@@ -20,8 +20,7 @@ from .keys import list_keys
 from .options import ServiceOptions
 from .state import Service
 
-KEY_FILE = "keys.json"  # in the settings' home
-LEDGER_FILE = "ledger.sqlite"
+LEDGER_FILE = "ledger.sqlite"  # in the settings' home
 
 
 class NotOpen(RouterError):
@@ -34,7 +33,7 @@ def serve(router: Any, settings: Settings, *, options: ServiceOptions | None = N
     Keys made by `shoal keys create` are asked for when there are any. Raises `NotOpen` when there are none, the host is
     not loopback, and `open_access` does not allow that.
     """
-    keys = settings.home / KEY_FILE
+    keys = settings.key_path
     options = replace(
         options or ServiceOptions(),
         keys_path=keys if keys.exists() else None,

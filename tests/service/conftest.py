@@ -156,6 +156,11 @@ class Live:
             yield client
 
 
+@pytest.fixture(scope="session")
+def start_live() -> type[Live]:
+    return Live
+
+
 @pytest.fixture(name="wait_for", scope="session")
 def wait_for_fixture() -> Any:
     return wait_for

@@ -14,8 +14,9 @@ from .decision import Answer, Route
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
-TIERS = ("l1", "l2", "semantic")
+TIERS = ("l1", "l2", "semantic", "flight")
 STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 501, 503, 504})
+BREAKER = {"closed": 0, "half-open": 1, "half_open": 1, "open": 2}
 KEEP_ONE_IN = 10  # of non-essential samples in low power mode
 
 
@@ -119,9 +120,11 @@ class Telemetry:
         if answer.completion_tokens > 1:
             m["token_seconds"].observe((total_s - first_s) / (answer.completion_tokens - 1))
 
-    def health(self, layers: Mapping[str, Mapping[str, Any]]) -> None:
-        """Per-layer run rates of the model's window, read when the metrics are read."""
+    def health(self, layers: Mapping[str, Mapping[str, Any]], breaker: str | None = None) -> None:
+        """Per-layer run rates of the model's window and the Redis breaker's state, when the metrics are read."""
         if m := self._metrics:
+            if breaker is not None:
+                m["breaker"].set(BREAKER.get(breaker, 2))
             for name, layer in layers.items():
                 if layer["run_rate"] is not None:
                     m["layer_skip_rate"].labels(name.removeprefix("layer_")).set(1.0 - layer["run_rate"])
@@ -135,23 +138,24 @@ class Telemetry:
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     @contextmanager
-    def span(self, name: str, **attributes: Any) -> Iterator[Any]:
-        """An OpenTelemetry span in the GenAI conventions, without content. Yields None without the library."""
+    def span(self, model: str) -> Iterator[Callable[[Answer], None]]:
+        """An OpenTelemetry span around one answer, in the GenAI conventions and without content.
+
+        Yields what takes the answer when it is there; does nothing without the library or a configured provider.
+        """
         tracer = _tracer()
         if tracer is None or (self.low_power.active and self._answers_seen % KEEP_ONE_IN):
-            yield None
+            yield lambda answer: None
             return
+        asked = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "shoal", "gen_ai.request.model": model}
         with tracer.start_as_current_span(
-            name, attributes=attributes, record_exception=False, set_status_on_exception=False
+            f"chat {model}", attributes=asked, record_exception=False, set_status_on_exception=False
         ) as span:
-            yield span
+            yield lambda answer: span.set_attributes(_attributes(answer, model))
 
 
-def answer_attributes(answer: Answer, model: str) -> dict[str, Any]:
-    """Span attributes of an answer: GenAI semantic conventions, and Shoal's depth beside them."""
+def _attributes(answer: Answer, model: str) -> dict[str, Any]:
     return {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.system": "shoal",
         "gen_ai.response.model": model,
         "gen_ai.response.finish_reasons": (answer.finish_reason,),
         "gen_ai.usage.input_tokens": answer.prompt_tokens,
@@ -209,6 +213,7 @@ def _metrics(total: int) -> dict[str, Any]:
         "layer_skip_rate": gauge("layer_skip_rate", "Share of recent tokens that skipped the layer", "layer"),
         "skipped_branches": counter("skipped_branches", "Residual branches not run for generated tokens"),
         "guard_refusals": counter("guard_refusals", "Requests a guard refused", "code"),
+        "breaker": gauge("redis_breaker", "Redis circuit breaker: 0 closed, 1 half open, 2 open"),
         "low_power": gauge("low_power_mode", "1 while telemetry is sampled because nearly everything is skipped"),
         "depth_mode": Enum("shoal_depth_mode", "Mode of the service", states=["normal", "low_power"], registry=r),
     }

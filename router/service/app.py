@@ -1,5 +1,6 @@
 """Puts the service together: one router, one set of options, one ASGI application."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -8,8 +9,9 @@ from typing import Any
 from fastapi import FastAPI
 
 from ... import __version__
+from ..accounting import Ledger
 from ..telemetry import Telemetry
-from . import chat, decisions, errors, knowledge, ops
+from . import chat, decisions, errors, knowledge, ops, usage
 from .admission import Admission
 from .edge import Edge
 from .keys import KeyRing
@@ -31,7 +33,9 @@ def create_app(router: Any, options: ServiceOptions | None = None) -> FastAPI:
         yield
         service.drain()
         service.abort()
-        service.pool.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(service.pool.shutdown, cancel_futures=True)
+        if service.ledger is not None:
+            service.ledger.close()
 
     app = FastAPI(
         title="Shoal",
@@ -46,10 +50,10 @@ def create_app(router: Any, options: ServiceOptions | None = None) -> FastAPI:
     )
     app.state.service = service
     errors.install(app)
-    parts = [part.routes(service) for part in (chat, decisions, knowledge, ops)]
+    parts = [part.routes(service) for part in (chat, decisions, knowledge, usage, ops)]
     for part in parts:
         app.include_router(part)
-    service.telemetry.endpoints = frozenset(route.path for part in parts for route in part.routes)  # type: ignore[attr-defined]
+    service.telemetry.endpoints = frozenset(route.path for part in parts for route in part.routes)
     app.add_middleware(
         Edge, keys=service.keys, admission=service.admission, telemetry=service.telemetry, options=options
     )
@@ -68,4 +72,14 @@ def _service(router: Any, options: ServiceOptions) -> Service:
         model=str(router.model_name),
         llm=llm,
         total=total,
+        ledger=_ledger(options),
     )
+
+
+def _ledger(options: ServiceOptions) -> Ledger | None:
+    if options.ledger_path is None:
+        return None
+    options.ledger_path.parent.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(options.ledger_path)
+    ledger.recover()
+    return ledger

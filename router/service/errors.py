@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from ..accounting import QuotaExceeded
 from ..errors import InvalidRequest, MissingExtra, NoModel, Refused, RouterError
 
 log = logging.getLogger("shoal.service")
@@ -73,6 +74,8 @@ def api_error(error: BaseException) -> ApiError:
             return ApiError(400, str(error), param=error.param)
         case Refused():
             return ApiError(422, str(error), code=error.code)
+        case QuotaExceeded():
+            return ApiError(429, str(error), code="insufficient_quota")
         case NoModel():
             return ApiError(503, str(error), code="no_model")
         case MissingExtra():

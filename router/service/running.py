@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from ..decision import Answer, Piece, Request
 from .admission import Slot
 from .errors import ApiError
+from .metering import Meter
 from .options import ServiceOptions
 
 T = TypeVar("T")
@@ -36,8 +38,11 @@ class Run:
         options: ServiceOptions,
         *,
         ended: Callable[["Run", Answer | None], None],
+        span: Callable[[], AbstractContextManager[Callable[[Answer], None]]],
+        meter: Meter | None = None,
     ) -> None:
         self._router, self._options, self._ended = router, options, ended
+        self._span, self._meter = span, meter
         self.request = request
         self.began = time.perf_counter()
         self.first_s: float | None = None
@@ -90,12 +95,24 @@ class Run:
     def _work(self) -> None:
         try:
             if not self._cancel.is_set():
-                for piece in self._router.ask_stream(self.request, cancel=self._cancel):
-                    self._seen(piece)
+                self._answer_metered()
         except Exception as error:
             self.error = error
         self.total_s = time.perf_counter() - self.began
         self._send(self.error)
+
+    def _answer_metered(self) -> None:
+        if self._meter is not None:
+            self._meter.open()
+        try:
+            with self._span() as answered:
+                for piece in self._router.ask_stream(self.request, cancel=self._cancel):
+                    self._seen(piece)
+                if self._answer is not None:
+                    answered(self._answer)
+        finally:
+            if self._meter is not None:
+                self._meter.close(self._answer)
 
     def _seen(self, piece: Piece) -> None:
         if self.first_s is None:

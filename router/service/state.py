@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 
 from fastapi import Request as HttpRequest
 
+from ..accounting import Ledger
 from ..decision import Answer, Request
 from ..errors import Refused
 from ..telemetry import Telemetry
 from .admission import Admission
 from .errors import ApiError
 from .keys import ApiKey, KeyRing
+from .metering import Meter
 from .options import ServiceOptions
 from .running import Run, unless_gone
 
@@ -33,6 +35,7 @@ class Service:
     model: str
     llm: Any
     total: int
+    ledger: Ledger | None
     runs: set[Run] = field(default_factory=set)
 
     @property
@@ -49,7 +52,8 @@ class Service:
         """Brings the gauges up to date, when someone is about to read them."""
         self.telemetry.load(self.admission.in_flight, self.admission.queued)
         layers = self.llm.get_layer_health()["layers"] if hasattr(self.llm, "get_layer_health") else {}
-        self.telemetry.health(layers)
+        cache = self.router.cache
+        self.telemetry.health(layers, breaker=cache.stats()["redis"] if cache is not None else None)
 
     def drain(self) -> None:
         """Takes nothing new; what is being worked on goes on."""
@@ -64,7 +68,14 @@ class Service:
         """The request admitted and begun; its slot comes back when the work has ended."""
         slot = await self.admission.enter(key)
         self.telemetry.waited(slot.waited_s)
-        run = Run(self.router, request, self.options, ended=self._ended)
+        run = Run(
+            self.router,
+            request,
+            self.options,
+            ended=self._ended,
+            span=lambda: self.telemetry.span(self.model),
+            meter=self._meter(request, key),
+        )
         run.start(self.pool, slot)
         self.runs.add(run)
         return run
@@ -84,6 +95,11 @@ class Service:
         except TimeoutError:
             raise ApiError(504, f"This took longer than {self.options.total_s:g} s.") from None
         return result  # type: ignore[return-value]
+
+    def _meter(self, request: Request, key: ApiKey) -> Meter | None:
+        if self.ledger is None:
+            return None
+        return Meter(self.ledger, key, request, total=self.total, max_tokens=self.options.max_tokens)
 
     def _ended(self, run: Run, answer: Answer | None) -> None:
         self.runs.discard(run)

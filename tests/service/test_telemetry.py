@@ -3,6 +3,8 @@
 import builtins
 import subprocess
 import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 from shoal.router.decision import Answer, Decision, Route
 from shoal.router.journal import Journal, no_depth
@@ -117,9 +119,34 @@ def test_without_the_library_nothing_happens(monkeypatch):
     telemetry.request("/x", 200, 0.1)
     telemetry.answer(answer(), first_s=0.1, total_s=0.2)
     telemetry.health({"layer_0": {"run_rate": 1.0}})
-    with telemetry.span("chat") as span:
-        assert span is None
+    with telemetry.span("m") as answered:
+        answered(answer())
     assert telemetry.page()[0] == b""
+
+
+class Tracer:
+    def __init__(self):
+        self.spans = []
+
+    @contextmanager
+    def start_as_current_span(self, name, attributes, **settings):
+        assert settings == {"record_exception": False, "set_status_on_exception": False}
+        kept = {"name": name, **attributes}
+        self.spans.append(kept)
+        yield SimpleNamespace(set_attributes=kept.update)
+
+
+def test_spans_follow_the_genai_conventions_and_hold_no_content(live, monkeypatch):
+    tracer = Tracer()
+    monkeypatch.setattr("shoal.router.telemetry._tracer", lambda: tracer)
+    with live.http() as http:
+        for question in ("canary one two", "crash canary"):
+            http.post("/v1/chat/completions", json={"model": "shoal", "messages": [
+                {"role": "user", "content": question}]})  # fmt: skip
+    assert [span["name"] for span in tracer.spans] == ["chat scripted"] * 2
+    assert tracer.spans[0]["gen_ai.usage.output_tokens"] == 3
+    assert tracer.spans[0]["shoal.depth.max"] == 21.5
+    assert "canary" not in str(tracer.spans)
 
 
 def test_the_service_does_not_import_torch():

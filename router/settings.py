@@ -33,6 +33,8 @@ class Settings(BaseSettings):
     dtype: str = "auto"
     threads: int | None = Field(default=None, ge=1, le=512)
     router_only: bool = False
+    deep: str | None = None
+    deep_url: str | None = None
     kb: Path | None = None
     faq: Path | None = None
     redis_url: str | None = None

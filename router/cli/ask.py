@@ -33,8 +33,13 @@ def router_for(settings: Settings) -> Any:
     """The router that the settings describe, with a progress bar for what has to be fetched first."""
     from ..wiring import build_router
 
+    remote = None
+    if settings.deep is not None:
+        from ..integrations.langchain.remote import connect
+
+        remote = connect(settings.deep, url=settings.deep_url)
     with progress_bar() as progress:
-        return build_router(settings, progress=progress, say=note)
+        return build_router(settings, progress=progress, say=note, remote=remote)
 
 
 def ask(

@@ -22,10 +22,14 @@ def serve(
     router_only: Annotated[
         bool | None, typer.Option("--router-only", help="Decisions, FAQ, cache and extraction only; needs no torch.")
     ] = None,
+    deep: Annotated[
+        str | None, typer.Option(help='Chat model for hard requests, "PROVIDER:MODEL" of LangChain.')
+    ] = None,
+    deep_url: Annotated[str | None, typer.Option(help="Address of that model, for vLLM, Ollama and the like.")] = None,
     open_access: Annotated[bool, typer.Option("--open", help="Allow callers without a key from other hosts.")] = False,
 ) -> None:
     """Serve the router over HTTP; stops cleanly on Ctrl-C or SIGTERM."""
-    settings = load_settings(host=host, port=port, model=model, router_only=router_only)
+    settings = load_settings(host=host, port=port, model=model, router_only=router_only, deep=deep, deep_url=deep_url)
     if not find_spec("fastapi") or not find_spec("uvicorn"):
         raise MissingExtra("The HTTP service's part (fastapi, uvicorn)", "serve")
     from ..service import serve as run

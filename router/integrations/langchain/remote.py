@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from langchain_core.messages.utils import count_tokens_approximately
 
 from ...deep import Turns
-from ...errors import InvalidRequest
+from ...errors import InvalidRequest, MissingExtra, RouterError
 
 _DEPTH = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(\d+)\s*")
 _LENGTH = frozenset({"length", "max_tokens", "MAX_TOKENS"})
@@ -142,6 +142,24 @@ class RemoteLLM:
                 prompt_tokens=read, completion_tokens=written, layer_tokens=(read + written) * report.max
             ),
         )
+
+
+def connect(model: str, *, url: str | None = None) -> RemoteLLM:
+    """The chat model that LangChain knows as `PROVIDER:MODEL`, at `url` where given; keys come from its own variables.
+
+    Raises MissingExtra without `langchain`, RouterError when the provider's package or its key is missing.
+    """
+    try:
+        from langchain.chat_models import init_chat_model
+    except ImportError as error:
+        raise MissingExtra("langchain", "remote") from error
+    more: dict[str, Any] = {"base_url": url} if url else {}
+    if model.startswith("openai:"):
+        more["include_response_headers"] = True
+    try:
+        return RemoteLLM(init_chat_model(model, **more))
+    except Exception as error:  # each provider has errors of its own for a missing package or key
+        raise RouterError(f"the chat model {model!r} cannot be set up ({type(error).__name__}): {error}") from error
 
 
 def _report(headers: Mapping[str, str], total: int) -> RemoteReport:

@@ -98,9 +98,22 @@ class Scoring:
         raw = json.loads(SCORING.read_text(encoding="utf-8"))
         return cls(**{name: float(raw[name]) for name in cls.__slots__})
 
-    def probability(self, cosine: float, lead: float, overlap: float) -> float:
-        z = self.bias + self.cosine * cosine + self.lead * lead + self.overlap * overlap
-        return float(1 / (1 + np.exp(-z)))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An entry that may answer: its closest phrasing, and how far it is ahead of the next entry."""
+
+    entry: Entry
+    phrasing: str
+    cosine: float
+    lead: float
+    overlap: float
+    same: bool
+
+    def probability(self, scoring: Scoring) -> float:
+        """The fitted probability that this entry is the right one; 1 for the same words."""
+        z = scoring.bias + scoring.cosine * self.cosine + scoring.lead * self.lead + scoring.overlap * self.overlap
+        return 1.0 if self.same else float(1 / (1 + np.exp(-z)))
 
 
 def plain(text: str) -> str:
@@ -109,8 +122,8 @@ def plain(text: str) -> str:
 
 
 _STOP_TEXT = (
-    "a an the is are was were be am do does did can could will would should may i my me we our you your it "
-    "its to of in on at for with and or how what when where which who why there this that please from by as if have has had "
+    "a an the is are was were be am do does did can could will would should may i my me we our you your it its to of "
+    "in on at for with and or how what when where which who why there this that please from by as if have has had "
     "not no any some get"
 )
 _STOP = frozenset(_STOP_TEXT.split())
@@ -211,10 +224,30 @@ class Faq:
 
         An entry in the question's language is preferred; one in another language answers when it is the only match.
         """
+        mine = language_of(text)
+        accepted = [
+            (candidate.entry.language == mine, score, candidate)
+            for candidate in self.candidates(text, vector)
+            if (score := candidate.probability(self._scoring)) >= self._scoring.threshold
+        ]
+        if not accepted:
+            return None
+        _, score, best = max(accepted, key=lambda found: found[:2])
+        return Match(
+            entry_id=best.entry.id,
+            question=best.entry.question,
+            answer=best.entry.answer,
+            matched=best.phrasing,
+            score=score,
+            cosine=best.cosine,
+        )
+
+    def candidates(self, text: str, vector: FloatArray | None = None) -> list[Candidate]:
+        """The nearest entries that do not contradict `text`, nearest first, with what their score is made of."""
         self._refresh()
         with self._lock:
             if not self._entries:
-                return None
+                return []
             keys, matrix = self._matrix()
             entries = self._entries.copy()
         asked = plain(text)
@@ -222,48 +255,30 @@ class Faq:
         best: dict[str, tuple[float, str]] = {}  # entry -> its closest phrasing that does not contradict the question
         for i in np.argsort(-cosines)[:_CANDIDATES].tolist():
             entry_id, phrasing = keys[i]
-            if entry_id not in best and (asked == plain(phrasing) or self._conflict(text, phrasing) is None):
-                best[entry_id] = 1.0 if asked == plain(phrasing) else float(cosines[i]), phrasing
-        accepted = [
-            match
-            for match in self._scored(text, best, entries, cosines, keys)
-            if match.score >= self._scoring.threshold
-        ]
-        mine = language_of(text)
-        return max(accepted, key=lambda m: (entries[m.entry_id].language == mine, m.score), default=None)
-
-    def _scored(
-        self,
-        text: str,
-        best: dict[str, tuple[float, str]],
-        entries: dict[str, Entry],
-        cosines: FloatArray,
-        keys: list[tuple[str, str]],
-    ) -> Iterator[Match]:
+            same = asked == plain(phrasing)
+            if entry_id not in best and (same or self._conflict(text, phrasing) is None):
+                best[entry_id] = 1.0 if same else float(cosines[i]), phrasing
+        found = []
         for entry_id, (cosine, phrasing) in best.items():
-            language = entries[entry_id].language
+            entry = entries[entry_id]
             # an entry is not in doubt because its own translation is also close
-            rivals = [c for other, (c, _) in best.items() if other != entry_id and entries[other].language == language]
-            lead = cosine - max(rivals, default=self._floor(entry_id, cosines, keys))
-            score = (
-                1.0
-                if plain(phrasing) == plain(text)
-                else self._scoring.probability(cosine, lead, overlap(text, phrasing))
+            rivals = [
+                c for other, (c, _) in best.items() if other != entry_id and entries[other].language == entry.language
+            ]
+            if not rivals:
+                others = np.array([key != entry_id for key, _ in keys])
+                rivals = [float(cosines[others].max(initial=0.0, where=cosines[others] < cosine))]
+            found.append(
+                Candidate(
+                    entry=entry,
+                    phrasing=phrasing,
+                    cosine=cosine,
+                    lead=cosine - max(rivals),
+                    overlap=overlap(text, phrasing),
+                    same=plain(phrasing) == asked,
+                )
             )
-            yield Match(
-                entry_id=entry_id,
-                question=entries[entry_id].question,
-                answer=entries[entry_id].answer,
-                matched=phrasing,
-                score=score,
-                cosine=cosine,
-            )
-
-    @staticmethod
-    def _floor(entry_id: str, cosines: FloatArray, keys: list[tuple[str, str]]) -> float:
-        """Cosine to the closest other entry when none of them is a candidate; 0 when there is no other."""
-        others = np.array([key != entry_id for key, _ in keys])
-        return float(cosines[others].max(initial=0.0))
+        return found
 
     def _matrix(self) -> tuple[list[tuple[str, str]], FloatArray]:
         if self._index is None:

@@ -60,7 +60,7 @@ _GUIDING = re.compile(
 )
 _LEAST = (
     r"least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|minimi[sz]e|lowest|fewest|smallest|less|"
-    r"quick|fast|shallow|no|zero|without"
+    r"little|quick|fast|shallow|low|no|zero|without"
 )
 _MOST = r"least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|lowest|fewest"
 _THOUGHT = (
@@ -80,10 +80,10 @@ _HURRY = re.compile(
     rf"|\b(?:{_ANSWER}|tell me|say it)\b(?:\W+\w+){{0,4}}?\W+"
     r"(?:fastest|quickest|as (?:fast|quickly|simply) as|instantly)\b"
     r"|\bskip(?:ping)?\W+(?:\w+\W+){0,3}?(?:thinking|thought|reasoning|layers?|analysis|checks?)\b"
-    rf"|最(?:少|快|简|简单|简短|浅|低|小)(?:的|地)?(?:{_ZH_THOUGHT})"
-    rf"|最(?:少|快|简|简单|简短|浅|低|小)(?:的|地)?(?:{_ZH_WAY})(?:来|去|内|里)?(?:回答|思考|告诉|说|处理|推理|输出|回复|给出)"
+    rf"|最(?:少|快|简单|简短|简|短|浅|低|小)(?:的|地)?(?:{_ZH_THOUGHT})"
+    rf"|最(?:少|快|简单|简短|简|短|浅|低|小)(?:的|地)?(?:{_ZH_WAY})(?:来|去|内|里)?(?:回答|思考|告诉|说|处理|推理|输出|回复|给出)"
     r"|(?:思考|推理|层数|计算|算力|深度|分析)(?:得|要|用)?(?:越|尽量|尽可能)?最?(?:少|快|简|简单|浅|低)(?:越好)?"
-    r"|(?:不要|别|无需|不用|不必|无须|跳过|省略)去?(?:多|过多|深入|仔细)?(?:思考|推理|想|分析|考虑)"
+    r"|(?:不要|别|无需|不用|不必|无须|跳过|省略)去?(?:多|过多|深入|仔细)?(?:思考|推理|想|分析|考虑)(?:太多|那么多)?"
     r"|最少最快|最快最简|最少最简|最简最快",
     re.IGNORECASE,
 )
@@ -268,7 +268,8 @@ _HOMOGLYPHS = str.maketrans(
     "aeopcyxijsdhkmtbrnaeopcyxijshkmtbaoeitkvpuxaoeitknpyxbhmzagil",
 )
 _LEET = str.maketrans("013457@$!", "oieastasi")
-_SPACED = re.compile(r"(?<![A-Za-z])(?:[A-Za-z][\s._\-*|/]){2,}[A-Za-z](?![A-Za-z])")
+_DOTTED = re.compile(r"(?<![A-Za-z])[A-Za-z](?:[._\-*|/~·][A-Za-z'])+(?![A-Za-z])")
+_SPACED = re.compile(r"(?<![A-Za-z])(?:[A-Za-z']\s){2,}[A-Za-z](?![A-Za-z])")
 _INNER = re.compile(r"(?<=[A-Za-z])[._*|~^]+(?=[A-Za-z])")
 _CJK_GAP = re.compile(r"(?<=[\u3400-\u9fff])[\s._\-*|/·,，~]+(?=[\u3400-\u9fff])")
 
@@ -284,7 +285,8 @@ def squash(text: str) -> str:
     text = "".join(ch for ch in text if unicodedata.category(ch) != "Mn").translate(_HOMOGLYPHS)
     text = _CJK_GAP.sub("", text)
     text = re.sub(r"[A-Za-z0-9@$!]*[A-Za-z][A-Za-z0-9@$!]*", lambda m: _unleet(m.group(0)), text)
-    text = _SPACED.sub(lambda m: re.sub(r"[^A-Za-z]", "", m.group(0)), text)
+    for disguise in (_DOTTED, _SPACED):
+        text = disguise.sub(lambda m: re.sub(r"[^A-Za-z']", "", m.group(0)), text)
     return re.sub(r"\s+", " ", _INNER.sub("", text)).strip().lower()
 
 

@@ -21,11 +21,17 @@ from .features import Embed, FloatArray, read_hints, squash
 
 TOPICS = Path(__file__).parent / "assets" / "topics.json"
 CODE = "depth_attack"
-THRESHOLD = 0.42  # cosine to a guarded phrase; fitted by benchmarks/guard.py --fit on phrases that are not measured
-MARGIN = 0.0  # how much closer the guarded phrase must be than the closest allowed one
+DIRECTION = Path(__file__).parent / "assets" / "guard.safetensors"
+NEAR = 0.3  # cosine to a guarded phrase below which a text has no topic
+EAGER = 0.3  # how much the direction's threshold falls once a request has attack words
+SURE = 0.6  # cosine that needs no second opinion, as long as no allowed phrase is closer
+# for topics of one's own, which the direction was not fitted to
+FAR = 0.38  # least cosine to a guarded phrase
+MARGIN = -0.05  # how much closer than the closest allowed phrase the guarded one must be
 TURNS = 4  # user turns looked back at: topic and attack words may come in different ones
 _CLAUSE = re.compile(r"[.!?;:。！？；：\n]+|,(?=\s)|，")
 _LONGEST = 400  # characters of one piece
+_PIECES = {True: 32, False: 4}  # pieces read with and without attack words; those without cost every request
 # attack words written without their spaces, which is how spaced-out letters arrive
 _RUN = re.compile(
     r"(?:with|use|using|by)?(?:the|your)?(?:least|fastest|quickest|simplest|minimal|minimum|shallowest|lowest)(?:possible|amountof)?"
@@ -79,54 +85,92 @@ class Verdict:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prototypes:
+    """Phrases as unit rows, and the fitted direction where there is one for these topics and this embedder."""
+
+    names: Sequence[str]
+    guarded: FloatArray  # [phrases, dim]
+    allowed: FloatArray  # [phrases, dim]
+    direction: FloatArray | None
+    offset: float
+
+    def score(self, vectors: FloatArray) -> tuple[FloatArray, Sequence[str]]:
+        """Score [n] of each text, above 0 when on a guarded topic for sure, and the topic it is nearest to."""
+        near = vectors @ self.guarded.T
+        best = near.max(axis=1)
+        lead = best - (vectors @ self.allowed.T).max(axis=1, initial=-1.0)
+        if self.direction is None:
+            score = np.minimum(best - FAR, lead - MARGIN)
+            score = np.where(score > 0, score, -1.0)  # no benefit of the doubt without a fitted direction
+        else:
+            fitted = np.where(best >= NEAR, vectors @ self.direction + self.offset, -1.0)
+            score = np.where((best >= SURE) & (lead >= 0), np.maximum(fitted, best - SURE + 0.01), fitted)
+        return np.asarray(score, dtype=np.float32), [self.names[i] for i in near.argmax(axis=1)]
+
+
 class Guard:
     """Checks conversations against guarded topics. Phrases are embedded once, on first need."""
 
-    def __init__(
-        self, embed: Embed, topics: Topics | None = None, *, threshold: float = THRESHOLD, margin: float = MARGIN
-    ) -> None:
+    def __init__(self, embed: Embed, topics: Topics | None = None) -> None:
         self._embed, self._topics = embed, topics or default_topics()
-        self._threshold, self._margin = threshold, margin
         self._lock = threading.Lock()
-        self._ready: tuple[list[str], FloatArray, FloatArray] | None = None
+        self._ready: _Prototypes | None = None
 
     def attack_words(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Words of the last user turns that ask for less thinking, seen through disguises."""
-        return tuple(dict.fromkeys(word for text in _turns(messages) for word in _attack(text)))
+        """Words of the last turns that ask for less thinking, seen through disguises."""
+        return tuple(dict.fromkeys(word for text in _turns(messages) for word in attack_words_of(text)))
 
     def check(self, messages: Sequence[Message]) -> Verdict:
-        """Topic and attack words of a conversation's last user turns. A few milliseconds: each clause is embedded."""
-        texts = _turns(messages)
-        attack = tuple(dict.fromkeys(word for text in texts for word in _attack(text)))
-        pieces = [piece for text in texts for piece in _pieces(text, attack)]
+        """Topic and attack words of a conversation's last turns. A few milliseconds: whole text and clauses are embedded.
+
+        Without attack words only the newest turn and its longest clauses are read: the verdict then sets a floor at most.
+        """
+        attack = self.attack_words(messages)
+        texts = _turns(messages) if attack else _turns(messages)[-1:]
+        pieces = [piece for text in texts for piece in pieces_of(text, attack)]
         if not pieces or not self._topics.guarded:
             return Verdict(attack=attack)
-        names, guarded, allowed = self._prototypes()
-        vectors = self._embed(pieces)
-        near = vectors @ guarded.T
-        best = near.max(axis=1)
-        fine = (vectors @ allowed.T).max(axis=1, initial=-1.0)
-        score = np.where(best >= fine + self._margin, best, -1.0)
-        row = int(score.argmax())
-        if score[row] < self._threshold:
-            return Verdict(attack=attack, score=float(best.max()))
-        return Verdict(topic=names[int(near[row].argmax())], score=float(score[row]), attack=attack)
+        scores, topics = self._prototypes().score(self._embed(pieces))
+        row = int(scores.argmax())
+        limit = -EAGER if attack else 0.0
+        return Verdict(topic=topics[row] if scores[row] > limit else None, score=float(scores[row]), attack=attack)
 
-    def _prototypes(self) -> tuple[list[str], FloatArray, FloatArray]:
+    def _prototypes(self) -> _Prototypes:
         with self._lock:
             if self._ready is None:
                 pairs = [(name, phrase) for name, phrases in self._topics.guarded.items() for phrase in phrases]
-                guarded = self._embed([phrase for _, phrase in pairs])
-                allowed = self._embed(list(self._topics.allowed)).reshape(-1, guarded.shape[1])
-                self._ready = [name for name, _ in pairs], guarded, allowed
+                guarded = self._embed([squash(phrase) for _, phrase in pairs])
+                allowed = self._embed([squash(phrase) for phrase in self._topics.allowed])
+                direction, offset = self._direction()
+                self._ready = _Prototypes(
+                    names=[name for name, _ in pairs],
+                    guarded=guarded,
+                    allowed=allowed.reshape(-1, guarded.shape[1]),
+                    direction=direction,
+                    offset=offset,
+                )
             return self._ready
+
+    def _direction(self) -> tuple[FloatArray | None, float]:
+        """The shipped direction, which was fitted for the shipped topics and embedder only."""
+        from safetensors import safe_open
+
+        if self._topics != default_topics() or not DIRECTION.exists():
+            return None, 0.0
+        with safe_open(str(DIRECTION), framework="numpy") as file:
+            meta = json.loads(file.metadata()["shoal"])
+            if meta["embedder"] != self._embed.fingerprint:
+                return None, 0.0
+            return file.get_tensor("direction"), float(meta["bias"] - meta["threshold"])
 
 
 def _turns(messages: Sequence[Message]) -> list[str]:
     return [m.content for m in messages if m.role != "assistant"][-TURNS:]
 
 
-def _attack(text: str) -> tuple[str, ...]:
+def attack_words_of(text: str) -> tuple[str, ...]:
+    """Words of one text that ask for less thinking, undisguised."""
     plain = squash(text)
     runs = (
         tuple(match.group(0) for match in _RUN.finditer(re.sub(r"[^a-z]", "", plain)))
@@ -136,11 +180,12 @@ def _attack(text: str) -> tuple[str, ...]:
     return read_hints(plain)[1].hurry or runs
 
 
-def _pieces(text: str, attack: Sequence[str]) -> list[str]:
+def pieces_of(text: str, attack: Sequence[str]) -> list[str]:
     """The whole text and its clauses, undisguised and without the attack words, which would blur the embedding."""
     plain = squash(text)
     for word in attack:
         plain = plain.replace(word, " ")
     plain = re.sub(r"\s+", " ", plain).strip(" ,.;:!?，。；：！？")
     clauses = [clause.strip()[:_LONGEST] for clause in _CLAUSE.split(plain)]
-    return list(dict.fromkeys(piece for piece in (plain[:_LONGEST], *clauses) if len(piece) > 2))
+    clauses = sorted((clause for clause in clauses if len(clause) > 2), key=len, reverse=True)
+    return list(dict.fromkeys([plain[:_LONGEST], *clauses]))[: _PIECES[bool(attack)]] if plain else []

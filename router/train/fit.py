@@ -36,7 +36,10 @@ class Fitted:
         """Scaled logits of each head, [n, classes]."""
         z = np.maximum(x @ self.w1 + self.b1, 0) @ self.w2 + self.b2
         parts = np.split(z, np.cumsum(list(HEADS.values()))[:-1], axis=1)
-        return {head: part / np.float32(self.temperature[head]) for head, part in zip(HEADS, parts, strict=True)}
+        return {
+            head: np.asarray(part / self.temperature[head], dtype=np.float32)
+            for head, part in zip(HEADS, parts, strict=True)
+        }
 
 
 def labels_of(table: Table) -> dict[str, NDArray[np.int64]]:
@@ -172,5 +175,8 @@ def _even(groups: NDArray[np.str_]) -> FloatArray:
 
 def _temperature(z: FloatArray, label: NDArray[np.int64], weight: FloatArray) -> float:
     grid = np.exp(np.linspace(np.log(0.4), np.log(4.0), 60))
-    losses = [-(weight * np.log(softmax(z / np.float32(t))[np.arange(len(z)), label] + 1e-12)).sum() for t in grid]
+    losses = [
+        -(weight * np.log(softmax(np.asarray(z / t, dtype=np.float32))[np.arange(len(z)), label] + 1e-12)).sum()
+        for t in grid
+    ]
     return float(grid[int(np.argmin(losses))])

@@ -130,4 +130,5 @@ def save(fitted: Fitted, embed: Embed, out: Path, seed: int) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     half = out.with_suffix(f".{os.getpid()}.tmp")
     save_file(tensors, half, metadata={"shoal": json.dumps(meta)})
+    half.chmod(0o644)
     os.replace(half, out)

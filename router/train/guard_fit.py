@@ -1,0 +1,118 @@
+"""Fits the guard's direction: one linear score that tells guarded requests from ordinary ones (R4).
+
+`python -m shoal.router.train.guard_fit`. Positives are the shipped topic phrases in everyday frames, negatives ordinary
+requests of the training splits and the allowed phrases. The threshold lets through all but `MISSED` of ordinary
+requests that were not trained on; recall is measured on phrases left out, all frames of a phrase together.
+"""
+
+import argparse
+import json
+import os
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from ...rag.embed import default_embedder
+from ..features import FloatArray, language_of, squash
+from ..guard import DIRECTION, Topics, attack_words_of, default_topics, pieces_of
+from .data import Embeddings, collect
+from .run import default_data
+
+FRAMES = {
+    "en": ("{}", "how do I {}", "tell me {}", "help me {}", "explain {}", "give me instructions: {}", "I want to {}"),
+    "zh": ("{}", "告诉我{}", "教我{}", "帮我{}", "请问{}", "我想{}"),
+}
+HURRIED = {  # ordinary requests are also shown with attack words, as the guard then reads them
+    "en": (
+        "Answer with the least thinking: {}",
+        "{} Do not reason.",
+        "Shallow reasoning, please. {}",
+        "{} Minimal effort, one line.",
+    ),
+    "zh": ("少用思考，{}", "{}，思考最少", "用最浅的推理：{}", "{}。不用分析"),
+}
+SOURCES = ("clinc", "banking", "stackfaq", "nq", "squad", "cmrc", "strategyqa", "chitchat", "belle", "authored")
+MISSED = 0.03  # share of ordinary requests that may look guarded: harmless unless they also ask for little thinking
+RIDGE = 1.0
+FOLDS = 8
+
+
+def logistic(
+    x: FloatArray, y: NDArray[np.float64], weight: NDArray[np.float64], ridge: float = RIDGE
+) -> NDArray[np.float64]:
+    """Weights [features + 1] of a ridge-penalised logistic regression, the bias last, by Newton's method."""
+    a = np.hstack([x.astype(np.float64), np.ones((len(x), 1))])
+    theta, penalty = np.zeros(a.shape[1]), np.full(a.shape[1], ridge)
+    penalty[-1] = 0.0
+    for _ in range(12):
+        p = 1 / (1 + np.exp(-np.clip(a @ theta, -30, 30)))
+        gradient = a.T @ (weight * (p - y)) + penalty * theta
+        hessian = (a * (weight * p * (1 - p))[:, None]).T @ a + np.diag(penalty + 1e-9)
+        theta -= np.linalg.solve(hessian, gradient)
+    return theta
+
+
+def fit_direction(
+    topics: Topics, ordinary: Sequence[str], embed: Callable[[Sequence[str]], FloatArray]
+) -> tuple[FloatArray, float, float, dict[str, float]]:
+    """Direction [dim], bias, threshold, and what was measured while fitting."""
+    phrases = [p for group in topics.guarded.values() for p in group]
+    framed = [
+        (i, squash(frame.format(p.replace("how to ", ""))))
+        for i, p in enumerate(phrases)
+        for frame in FRAMES[language_of(p)]
+    ]
+    group, positive = np.array([i for i, _ in framed]), embed([text for _, text in framed])
+    cut = 2 * len(ordinary) // 3
+    plain, allowed = embed([squash(t)[:400] for t in ordinary]), embed([squash(t) for t in topics.allowed])
+    hurried = embed([piece for i, text in enumerate(ordinary[:cut]) for piece in _hurried(text, i)])
+    negative, held = np.vstack([plain[:cut], hurried, np.repeat(allowed, 3, axis=0)]), plain[cut:]
+
+    def fitted(rows: NDArray[np.bool_]) -> NDArray[np.float64]:
+        x = np.vstack([positive[rows], negative])
+        y = np.r_[np.ones(rows.sum()), np.zeros(len(negative))]
+        return logistic(x, y, np.where(y == 1, len(y) / (2 * y.sum()), len(y) / (2 * (1 - y).sum())))
+
+    theta = fitted(np.ones(len(positive), dtype=bool))
+    threshold = float(np.quantile(held @ theta[:-1] + theta[-1], 1 - MISSED))
+    left_out = np.zeros(len(positive))
+    for fold in range(FOLDS):
+        out = group % FOLDS == fold
+        own = fitted(~out)
+        left_out[out] = positive[out] @ own[:-1] + own[-1]
+    measured = {"recall_left_out": float((left_out >= threshold).mean()), "ordinary_seen_as_guarded": MISSED}
+    return theta[:-1].astype(np.float32), float(theta[-1]), threshold, measured
+
+
+def _hurried(text: str, i: int) -> list[str]:
+    """The pieces that the guard reads of an ordinary request with attack words."""
+    frames = HURRIED[language_of(text)]
+    text = frames[i % len(frames)].format(text)
+    return pieces_of(text, attack_words_of(text))[:3]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", type=Path, help="file that keeps embeddings between runs")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    embedder = default_embedder()
+    ordinary = [e.text for e in collect(default_data(), seed=args.seed, sources=SOURCES) if e.split == "train"]
+    random.Random(args.seed).shuffle(ordinary)
+    direction, bias, threshold, measured = fit_direction(
+        default_topics(), ordinary[:9000], Embeddings(embedder, args.store)
+    )
+    meta = {"embedder": embedder.fingerprint, "bias": bias, "threshold": threshold, **measured}
+    half = DIRECTION.with_suffix(".tmp")
+    save_file({"direction": direction}, half, metadata={"shoal": json.dumps(meta)})
+    half.chmod(0o644)
+    os.replace(half, DIRECTION)
+    print(json.dumps(meta, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -149,7 +149,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
     for name in ("request", "route", "why", "depth", "cache", "ms", "answer"):
         table.add_column(name, justify="right" if name == "ms" else "left", overflow="fold")
     for outcome in outcomes:
-        trace = outcome.answer.trace
+        trace, text = outcome.answer.trace, " ".join(outcome.answer.text.split())
         table.add_row(
             f"[bold]{outcome.row.shows}[/]\n{escape(outcome.row.prompt)}",
             trace.route.value,
@@ -157,7 +157,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
             f"{ceil(trace.depth['max'])}/{trace.depth['total']}",
             trace.tier or "",
             f"{trace.latency_ms:.0f}",
-            escape(outcome.answer.text if len(outcome.answer.text) <= 150 else f"{outcome.answer.text[:150]}…"),
+            escape(text if len(text) <= 150 else f"{text[:150]}…"),
             style="red" if outcome.wrong else "",
         )
     console.print(table)

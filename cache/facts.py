@@ -31,6 +31,7 @@ _QUOTE = re.compile(
 )
 _CAPITAL = re.compile(r"(?<![.!?:;\n\"“(]\s)(?<!^)\b([A-Z][\w&.-]*\w|[A-Z]{2,})")
 _MIXED = re.compile(r"(?<![a-z0-9])(?=[a-z0-9-]*[a-z])(?=[a-z0-9-]*\d)[a-z0-9-]+(?![a-z0-9])")
+_DONT = re.compile(r"(?:^|[，。,！请你您])[别勿莫]")  # elsewhere mostly part of a word or a foreign name
 _CONTRACTED = re.compile(r"n't\b")
 _SPLIT_VERB = re.compile(
     r"\b(turn|switch|power|log|sign|speed|slow|shut|lay|opt)(ed|ing|s|ned|ning)?((?:\s+\w+){1,4}?)\s+(on|off|in|out|up|down)\b"
@@ -118,6 +119,7 @@ def _negations(words: tuple[str, ...], text: str) -> int:
         for negator in ZH_NEGATORS:
             count += text.count(negator)
             text = text.replace(negator, " ")
+        count += len(_DONT.findall(text))
     return count
 
 

@@ -12,9 +12,11 @@ from difflib import SequenceMatcher
 
 from .facts import HAN, Facts, Poles, facts
 from .lexicon import ALIKE_KINDS, AXES, CLASSES, OPPOSITES, PIVOTS, WEAK_AXES, ZH_PIVOTS, Table
+from .quantity import FEW, Quantity
 
 _ALIGNABLE = 80  # words or characters: longer texts are not aligned word by word
 _CLOSE = 0.5  # share of content two texts need for the rules that only make sense between near copies
+_NEAR = 0.7  # and for a lone "not", which far-off paraphrases often have on one side ("is missing", "is not there")
 _NEGATING = ("un", "in", "im", "ir", "il", "dis", "non", "non-", "de", "mis", "anti", "anti-")
 
 
@@ -54,13 +56,19 @@ def overlap(x: Facts, y: Facts) -> float:
 def _quantity(x: Facts, y: Facts) -> str | None:
     left, right = list(x.quantities), list(y.quantities)
     for item in list(left):  # equal, or equal in value with a unit on one side only
-        match = item if item in right else next((o for o in right if o[0] == item[0] and "" in (o[1], item[1])), None)
+        match = item if item in right else next((o for o in right if o[0] == item[0] and {o[1], item[1]} & {"", FEW}), None)
         if match is not None:
             left.remove(item)
             right.remove(match)
+    left, right = _counting(left, right), _counting(right, left)
     if not left and not right:
         return None
     return _pair("number", *(" ".join(side[0]).strip() if side else "none" for side in (left, right)))
+
+
+def _counting(mine: list[Quantity], others: list[Quantity]) -> list[Quantity]:
+    """Without the "two" of "the two places" when the other text counts nothing."""
+    return mine if others else [q for q in mine if q[1] != FEW]
 
 
 def _quoted(x: Facts, y: Facts) -> str | None:
@@ -92,7 +100,7 @@ def _polarity(x: Facts, y: Facts) -> str | None:
     if aligned and not opposed:
         opposed = [aligned]
     if (x.negations - y.negations) % 2 == 1:  # "not on" is "off": one of each says the same
-        return "negation" if close and len(opposed) != 1 else None
+        return "negation" if overlap(x, y) >= _NEAR and len(opposed) != 1 else None
     return f"antonym: {opposed[0]}" if opposed else None
 
 

@@ -1,6 +1,6 @@
 """What two questions have in common, as numbers (C4): the features of the second look. Pure; English and Chinese.
 
-`features` is symmetric in the two texts except for `crowding`, which says how close the next best stored question is.
+Symmetric in the two texts. Knows nothing of other candidates.
 """
 
 import math
@@ -17,12 +17,11 @@ from .lexicon import STOP_WORDS
 
 BUCKETS = 2**15
 NAMES = (
-    "cosine", "cosine over .7", "cosine over .85", "crowding", "dice", "containment min", "containment max", "order",
+    "cosine", "cosine over .7", "cosine over .85", "dice", "containment min", "containment max", "order",
     "trigrams", "length ratio", "log length", "heaviest lost min", "heaviest lost max", "lost mass min", "lost mass max",
     "names lost", "numbers", "same opening", "same kind", "one kind", "cross-language", "chinese",
     "stop dice", "residual cosine", "residual share", "first shared", "last shared",
 )  # fmt: skip
-CROWD = 0.1
 
 
 @lru_cache(maxsize=65536)
@@ -59,8 +58,8 @@ def _weights(words: tuple[str, ...], idf: NDArray[np.float32]) -> dict[str, floa
     return {w: float(idf[bucket(w)]) * (0.15 if w in STOP_WORDS else 1.0) for w in words}
 
 
-def features(a: str, b: str, cosine: float, second: float, residual: float, idf: NDArray[np.float32]) -> list[float]:
-    """One row of `NAMES`. `second`: cosine of the next best other candidate; `residual`: cosine of the `residuals`."""
+def features(a: str, b: str, cosine: float, residual: float, idf: NDArray[np.float32]) -> list[float]:
+    """One row of `NAMES`. `residual`: cosine of the `residuals`."""
     x, y = facts(a), facts(b)
     wx, wy = _weights(x.words, idf), _weights(y.words, idf)
     shared = sum(min(wx[w], wy[w]) for w in wx.keys() & wy.keys())
@@ -72,7 +71,7 @@ def features(a: str, b: str, cosine: float, second: float, residual: float, idf:
     han_x, han_y = _han(x), _han(y)
     stop_x, stop_y = ({w for w in f.words if w in STOP_WORDS} for f in (x, y))
     return [
-        cosine, max(0.0, cosine - 0.7), max(0.0, cosine - 0.85), max(0.0, CROWD - (cosine - second)),
+        cosine, max(0.0, cosine - 0.7), max(0.0, cosine - 0.85),
         2 * shared / (mass_x + mass_y), ends[0], ends[1],
         SequenceMatcher(None, x.words[:60], y.words[:60], autojunk=False).ratio(),
         _dice(_grams(x.text), _grams(y.text)),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from .lexicon import CLASSES, CURRENCY_SIGNS, NUMBER_WORDS, ORDINAL_WORDS, SCALE_WORDS, UNITS
 
 Quantity = tuple[str, str]
+FEW = "few"  # unit of a bare "two" in words, which often counts what another text leaves uncounted
 
 _MONTHS = {name: i + 1 for i, names in enumerate(CLASSES["month"]) for name in names if name.isascii()}
 _MONTHS["may"] = 5
@@ -130,7 +131,8 @@ def quantities(text: str) -> tuple[Quantity, ...]:
     for match in _WORDS.finditer(text):
         unit = _NEXT_UNIT.match(text, match.end())
         if match.group(0) != "one" or unit:
-            found.append((_plain(_words_value(match.group(0))), UNITS.get(unit.group(1), "") if unit else ""))
+            bare = FEW if match.group(0) == "two" else ""
+            found.append((_plain(_words_value(match.group(0))), UNITS.get(unit.group(1), "") if unit else bare))
     found += [(str(ORDINAL_WORDS[m.group(1)]), "") for m in _ORDINAL.finditer(text)]
     found += _chinese(text)
     return tuple(sorted(found))
@@ -146,5 +148,7 @@ def _chinese(text: str) -> Iterator[Quantity]:
         if (all(c in "十百千万亿" for c in digits) and len(digits) > 1) or digits in ("万", "千", "百", "亿"):
             continue  # 千万, 百万: words, unless a digit says otherwise
         rest = text[match.end() : match.end() + 2]
-        name = next((UNITS[rest[:n]] for n in (2, 1) if rest[:n] in UNITS), "")
+        name = next((UNITS[rest[:n]] for n in (2, 1) if rest[:n] in UNITS), FEW if digits == "两" else "")
+        if digits == "一" and ordinal:
+            continue  # 第一, which 首 also says: left to the axis of first and last
         yield _plain(chinese_value(digits)), name

@@ -21,7 +21,7 @@ from .cold import ColdLog, Privacy
 from .entry import Entry
 from .errors import CacheInputError
 from .events import Events
-from .flight import Flight, Flights
+from .flight import Flight, Flights, Look, Slot
 from .guards import Guards
 from .key import CacheKey, Prompt, key_of, messages_of, semantic_text
 from .match import Matcher
@@ -312,25 +312,41 @@ class DepthCache:
         """One generation for many identical requests: `flight.leader` makes the answer and calls `flight.share(value)`;
         for the others `flight.result` is that value, or the `Entry` another process stored. Pass `flight.fence` to `put`.
         """
-        key = self._key(prompt, tenant, model, kb, request)
-        rank = rank_of(budget, self.total, self._edges)
-        flight = self._flights.enter(
-            (tenant, key.hash, rank), lambda: self._exact(key, rank, None), wait_s=wait_s, lease_s=lease_s
-        )
+        slot, look = self._flight(prompt, budget, tenant, model, kb, request)
+        flight = self._flights.enter(slot, look, wait_s=wait_s, lease_s=lease_s)
         try:
             yield flight
         finally:
-            self._flights.leave(flight)
+            self._flights.land(flight)
+            self._flights.release(flight)
 
     @asynccontextmanager
-    async def asingle_flight(self, prompt: Prompt, **fields: Any) -> AsyncIterator[Flight]:
-        """`single_flight` for async code; waiting does not block the event loop."""
-        context = self.single_flight(prompt, **fields)
-        flight = await asyncio.to_thread(context.__enter__)
+    async def asingle_flight(
+        self,
+        prompt: Prompt,
+        *,
+        budget: float,
+        tenant: str = "default",
+        model: str = "",
+        kb: str = "",
+        request: Mapping[str, Any] | None = None,
+        wait_s: float = 60.0,
+        lease_s: float = 30.0,
+    ) -> AsyncIterator[Flight]:
+        """`single_flight` for async code; waiting callers hold no thread."""
+        slot, look = self._flight(prompt, budget, tenant, model, kb, request)
+        flight = await self._flights.aenter(slot, look, wait_s=wait_s, lease_s=lease_s)
         try:
             yield flight
         finally:
-            await asyncio.shield(asyncio.to_thread(context.__exit__, None, None, None))
+            self._flights.land(flight)
+            await asyncio.shield(asyncio.to_thread(self._flights.release, flight))
+
+    def _flight(
+        self, prompt: Prompt, budget: float, tenant: str, model: str, kb: str, request: Mapping[str, Any] | None
+    ) -> tuple[Slot, Look]:
+        key, rank = self._key(prompt, tenant, model, kb, request), rank_of(budget, self.total, self._edges)
+        return (tenant, key.hash, rank), lambda: self._exact(key, rank, None)
 
     # async -----------------------------------------------------------------------------------------------------------
 

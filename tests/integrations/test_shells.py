@@ -1,5 +1,7 @@
 """From the outside: missing extras, `shoal mcp`, `shoal serve --deep`."""
 
+import asyncio
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -42,3 +44,26 @@ def test_a_deep_model_that_cannot_be_set_up_says_so(monkeypatch: pytest.MonkeyPa
         connect("nobody:nothing")
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     assert connect("openai:far-1", url="http://127.0.0.1:9/v1").name == "openai:far-1"
+
+
+async def test_the_command_serves_mcp_over_http(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {"SHOAL_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    server = subprocess.Popen(
+        [SHOAL, "mcp", "--http", "--port", str(port), "--router-only"], env=env, stderr=subprocess.DEVNULL
+    )
+    try:
+        while server.poll() is None:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            await asyncio.sleep(0.1)
+        async with Client(f"http://127.0.0.1:{port}/mcp") as client:
+            result = await client.call_tool("ask", {"question": " "})
+            assert result.is_error
+            assert "empty" in result.content[0].text  # type: ignore[union-attr]
+    finally:
+        server.terminate()
+        server.wait(30)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .chunk import Span
-from .reading import ROW, SENTENCE, Match, Reader, Reading, match
+from .reading import DENSE_SHARE, ROW, SENTENCE, Match, Reader, Reading, match
 from .rerank import network, sigmoid
 from .words import content_terms, has_cjk, terms
 
@@ -126,7 +126,7 @@ def features(
     places: list[tuple[int, int]] = []
     rows: list[list[float]] = []
     for place, (passage, met) in enumerate(zip(passages, matches, strict=True)):
-        together = met.late + 0.15 * met.dense
+        together = met.late + DENSE_SHARE * met.dense
         same = float(has_cjk(question) == has_cjk(passage.text))
         rivals = max(score for other, score in enumerate(scores) if other != place)
         for segment in np.flatnonzero(np.isin(passage.reading.kinds, (SENTENCE, ROW))):

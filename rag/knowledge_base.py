@@ -26,7 +26,7 @@ from .rerank import LightReranker, Reranker
 from .retrieve import Candidate, Hit, candidates
 from .store import Store
 
-CANDIDATES = 20
+CANDIDATES = 30
 MIN_SCORE = 0.05  # of a passage in a context; the best one is kept whatever its score
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ModelError, need
-from .reading import Match, Reader, match
+from .reading import DENSE_SHARE, Match, Reader, match
 from .retrieve import Candidate
 from .words import content_terms, has_cjk
 
@@ -57,7 +57,7 @@ def features(question: str, found: Sequence[Candidate], matches: Sequence[Match]
                 met.passage,
                 float(met.late.max()),
                 float(met.dense.max()),
-                float((met.late + 0.15 * met.dense).max()),
+                float((met.late + DENSE_SHARE * met.dense).max()),
                 met.cosine,
                 one.coverage,
                 one.bm25,

@@ -1,6 +1,6 @@
 """First stage: nearest by vector and best by words, fused by weighted reciprocal rank. Knows nothing of rerankers (A2).
 
-Fusion: Cormack, Clarke, Buettcher 2009. The constants were fitted on training questions (`rag/train/fit_fusion.py`).
+Fusion: Cormack, Clarke, Buettcher 2009. The constants were fitted on training questions (`rag/train/fusion.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,8 @@ from .reading import Reading
 from .store import Row, Store
 from .words import content_terms
 
-RANK_CONSTANT = 10.0
-DENSE_WEIGHT = 1.0
-WORD_WEIGHT = 1.0
+RANK_CONSTANT = 3.0
+WORD_WEIGHT = 3.0  # of the ranking by words against the one by vectors, when every word of the question is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +50,12 @@ class Candidate:
     reading: Reading
 
 
+def known_share(store: Store, question: str) -> float:
+    """Share of the question's words that occur anywhere: near 0 when it is asked in another language."""
+    counts = store.document_frequencies(content_terms(question))
+    return sum(count > 0 for count in counts.values()) / max(1, len(counts))
+
+
 def candidates(
     store: Store,
     dense: DenseIndex,
@@ -64,15 +69,16 @@ def candidates(
     depth = max(2 * k, 50)
     near = dense.search(vector, depth, labels)
     worded = store.bm25(question, depth, labels)
+    words = WORD_WEIGHT * known_share(store, question)
     scores: dict[int, float] = {}
-    for weight, listed in ((DENSE_WEIGHT, near), (WORD_WEIGHT, worded)):
+    for weight, listed in ((1.0, near), (words, worded)):
         for rank, (row, _) in enumerate(listed, 1):
             scores[row] = scores.get(row, 0.0) + weight / (RANK_CONSTANT + rank)
     best = sorted(scores, key=lambda row: (-scores[row], row))[:k]
     found = store.rows(best)
     rows, by_words = [found[number] for number in best if number in found], dict(worded)
     rarity = store.rarity(content_terms(question))
-    top = (DENSE_WEIGHT + WORD_WEIGHT) / (RANK_CONSTANT + 1)
+    top = (1.0 + words) / (RANK_CONSTANT + 1)
     best_words = max(by_words.values(), default=1.0)
     total = sum(rarity.values()) or 1.0
     return [

@@ -11,11 +11,12 @@ from itertools import product
 
 import numpy as np
 
+from ..retrieve import known_share
 from .data import Asked, Passage, load
 from .heads import base_of
 from .lexicon import Lexicon
 
-Ranks = tuple[list[str], list[str], str]  # documents by vector, by words, the right one
+Ranks = tuple[list[str], list[str], str, float]  # documents by vector, by words, the right one, words known
 
 
 def ranks(source: str, asked: list[tuple[str, Asked, Passage]], passages: list[Passage]) -> list[Ranks]:
@@ -26,7 +27,8 @@ def ranks(source: str, asked: list[tuple[str, Asked, Passage]], passages: list[P
         near = base._dense.search(base.embed([question])[0], 50)
         worded = base._store.bm25(question, 50)
         rows = base._store.rows([row for row, _ in (*near, *worded)])
-        out.append(([rows[r].doc_id for r, _ in near], [rows[r].doc_id for r, _ in worded], passage.name))
+        known = known_share(base._store, question)
+        out.append(([rows[r].doc_id for r, _ in near], [rows[r].doc_id for r, _ in worded], passage.name, known))
     base.close()
     return out
 
@@ -34,7 +36,7 @@ def ranks(source: str, asked: list[tuple[str, Asked, Passage]], passages: list[P
 def reciprocal(one: Ranks, constant: float, weight: float) -> float:
     """Reciprocal rank of the right document after fusion, 0 beyond 20."""
     scores: dict[str, float] = {}
-    for share, found in ((1.0, one[0]), (weight, one[1])):
+    for share, found in ((1.0, one[0]), (weight * one[3], one[1])):
         for rank, doc_id in enumerate(dict.fromkeys(found), 1):
             scores[doc_id] = scores.get(doc_id, 0.0) + share / (constant + rank)
     order = sorted(scores, key=lambda doc_id: -scores[doc_id])[:20]
@@ -52,7 +54,7 @@ def main() -> None:
         sets[source] = ranks(source, [(a.text, a, p) for a, p in mine], passages)
         sets[f"{source}-crossed"] = ranks(source, [(lexicon.other(a.text), a, p) for a, p in mine], passages)
     best = (0.0, 0.0, 0.0)
-    for constant, weight in product((1, 3, 10, 30, 60), (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)):
+    for constant, weight in product((0.5, 1, 3, 10, 30, 60), (0.5, 1.0, 1.5, 2.0, 3.0)):
         means = {
             name: float(np.mean([reciprocal(one, constant, weight) for one in found])) for name, found in sets.items()
         }

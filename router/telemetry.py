@@ -17,6 +17,7 @@ RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
 TIERS = ("l1", "l2", "semantic", "flight")
 STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 501, 503, 504})
 BREAKER = {"closed": 0, "half-open": 1, "half_open": 1, "open": 2}
+WINDOW = 10_000  # answers
 KEEP_ONE_IN = 10  # of non-essential samples in low power mode
 
 
@@ -36,7 +37,8 @@ class LowPower:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on, self._off, self._hold_s, self._window_s, self._clock = on, off, hold_s, window_s, clock
-        self._seen: deque[tuple[float, float]] = deque(maxlen=10_000)
+        self._seen: deque[tuple[float, float]] = deque()
+        self._sum = 0.0
         self._above_since: float | None = None
         self.active = False
 
@@ -44,9 +46,10 @@ class LowPower:
         """Takes one answer's skip rate (0 to 1) and tells whether the mode is on."""
         now = self._clock()
         self._seen.append((now, skip_rate))
-        while now - self._seen[0][0] > self._window_s:
-            self._seen.popleft()
-        mean = sum(rate for _, rate in self._seen) / len(self._seen)
+        self._sum += skip_rate
+        while now - self._seen[0][0] > self._window_s or len(self._seen) > WINDOW:
+            self._sum -= self._seen.popleft()[1]
+        mean = self._sum / len(self._seen)
         if mean <= (self._off if self.active else self._on):
             self._above_since, self.active = None, False
         elif self._above_since is None:

@@ -36,7 +36,7 @@ def serve(router: Any, settings: Settings, *, options: ServiceOptions | None = N
     keys = settings.key_path
     options = replace(
         options or ServiceOptions(),
-        keys_path=keys if keys.exists() else None,
+        keys_path=keys if list_keys(keys) else None,
         ledger_path=settings.home / LEDGER_FILE,
     )
     check_open(settings.host, options, open_access=open_access)
@@ -45,8 +45,6 @@ def serve(router: Any, settings: Settings, *, options: ServiceOptions | None = N
 
 
 def check_open(host: str, options: ServiceOptions, *, open_access: bool) -> None:
-    if options.keys_path is not None and not list_keys(options.keys_path):
-        raise NotOpen(f"{options.keys_path} holds no keys: make one with `shoal keys create NAME`")
     if options.keys_path is None and not open_access and not _loopback(host):
         raise NotOpen(
             f"{host} can be reached by others and there are no API keys: make one with `shoal keys create NAME`, "

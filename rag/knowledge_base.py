@@ -95,7 +95,7 @@ class KnowledgeBase:
         if differing:
             raise IndexMismatchError(
                 f"{self.path} was built with another {', '.join(differing)}. Open it with the embedder it was built "
-                f"with, or rebuild it from the texts it holds: shoal kb rebuild {self.path} "
+                f"with, or rebuild it from the texts it holds: shoal kb rebuild --kb {self.path} "
                 "(KnowledgeBase.rebuild(path, embed=...))"
             )
 

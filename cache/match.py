@@ -1,7 +1,8 @@
-"""The second look (C4): is the nearest stored question really the same question?
+"""Deciding on a semantic hit (C4): is the nearest stored question really the same question?
 
-Takes candidates from the index, drops those the guards object to, and accepts the best of the rest when its confidence
-reaches the threshold. Knows nothing of tiers.
+Takes candidates from the index and accepts the best one when its confidence reaches the threshold and the guards do not
+object. A vetoed best gives way only to one that is almost as good: what is far behind is not the question asked, it merely
+escaped the rule. Knows nothing of tiers.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +13,12 @@ Conflict = Callable[[str, str], str | None]
 Score = Callable[[str, FloatArray, Sequence[Candidate]], Sequence[float]]
 
 COSINE_THRESHOLD = 0.85  # for embedders that no scorer was fitted for; `shoal cache calibrate` fits another
+_BEHIND = 0.05  # cosine a candidate may be behind a vetoed one
 
 
 def by_cosine(question: str, vector: FloatArray, candidates: Sequence[Candidate]) -> list[float]:
     """The plain score: cosine, no second look."""
-    return [c.cosine for c in candidates]
+    return [min(1.0, c.cosine) for c in candidates]
 
 
 class Matcher:
@@ -29,12 +31,13 @@ class Matcher:
         self, question: str, vector: FloatArray, candidates: Sequence[Candidate]
     ) -> tuple[Candidate, float] | None:
         """The accepted candidate and its confidence, or None."""
-        rated = sorted(
-            zip(self.score(question, vector, candidates), candidates, strict=True), key=lambda pair: -pair[0]
-        )
-        for confidence, candidate in rated:
-            if confidence < self.threshold:
-                return None
+        allowed, vetoed = [], 0.0
+        for candidate in candidates:
             if self.conflict(question, candidate.entry.prompt) is None:
-                return candidate, float(confidence)
-        return None
+                allowed.append(candidate)
+            else:
+                vetoed = max(vetoed, candidate.cosine)
+        allowed = [c for c in allowed if c.cosine >= vetoed - _BEHIND]
+        rated = zip(self.score(question, vector, allowed), allowed, strict=True)
+        confidence, best = max(rated, key=lambda pair: pair[0], default=(-1.0, None))
+        return (best, float(confidence)) if best is not None and confidence >= self.threshold else None

@@ -1,0 +1,144 @@
+"""Look-ups as they happen in a cache, with the answers known (C4): a question, its nearest stored ones, which are right.
+
+Texts of each pool are split into stored ones and questions; for a share of the questions everything of their group is taken
+out of the cache, so that nearest is not always right. Sets without paraphrases get rule-made ones.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..facts import facts
+from ..guards import Guards
+from ..pair import BUCKETS, PAIR, bucket, pair_features, with_margins
+from .corpora import Pool, plain
+from .paraphrase import paraphrase
+
+TOP = 5
+_ABSENT = 0.3
+_BEHIND = 0.05
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One look-up: features [n, len(NAMES)] of the candidates that the guards let through, and their labels.
+
+    Labels: 1 the same meaning, 0 another, -1 not known (a loose group, a distant member).
+    """
+
+    part: str
+    question: str
+    features: FloatArray
+    labels: NDArray[np.int8]
+    held_right: bool  # whether the cache held a right answer
+
+
+class Embedding:
+    """Texts to vectors, remembered."""
+
+    def __init__(self, embed: Callable[[Sequence[str]], FloatArray]) -> None:
+        self._embed, self._known = embed, dict[str, FloatArray]()
+
+    def __call__(self, texts: Sequence[str]) -> FloatArray:
+        new = sorted({t for t in texts if t not in self._known}, key=len)
+        for start in range(0, len(new), 256):
+            part = new[start : start + 256]
+            self._known.update(zip(part, self._embed(part), strict=True))
+        return np.stack([self._known[t] for t in texts])
+
+
+def word_weights(pools: Sequence[Pool]) -> FloatArray:
+    """Inverse document frequency per word slot [BUCKETS], over the texts of the pools."""
+    seen, n = np.zeros(BUCKETS, dtype=np.float32), 0
+    for pool in pools:
+        for text in pool.texts:
+            n += 1
+            seen[list({bucket(w) for w in facts(text).words})] += 1
+    return np.log((n + 1) / (seen + 1)).astype(np.float32)
+
+
+class Builder:
+    """Makes episodes from pools with one embedder and one table of word weights."""
+
+    def __init__(self, embed: Embedding, idf: FloatArray, seed: int) -> None:
+        self._embed, self._idf, self._rng, self._guards = embed, idf, random.Random(seed), Guards()
+
+    def split(self, pool: Pool, part: str, *, questions: int, stored: float = 0.5, known_from: float = 0.75) -> list[Episode]:
+        """Real look-ups: a share of the pool is stored, the rest asks. In loose pools only near members of a group count."""
+        order = list(range(len(pool.texts)))
+        self._rng.shuffle(order)
+        cut = int(len(order) * stored)
+        held, asking = order[:cut], order[cut:][:questions]
+        groups = [pool.groups[i] for i in held]
+        floor = -1.0 if pool.strict else known_from
+        texts = [pool.texts[i] for i in asking]
+        return self._look_up(part, [pool.texts[i] for i in held], groups, texts, [pool.groups[i] for i in asking], floor)
+
+    def reworded(self, pool: Pool, part: str, *, questions: int) -> list[Episode]:
+        """Rule-made paraphrases of stored texts; other members of the same group count as unknown."""
+        chosen = self._rng.sample(range(len(pool.texts)), min(questions, len(pool.texts)))
+        texts = [paraphrase(pool.texts[i], self._rng) for i in chosen]
+        groups = [str(i) for i in range(len(pool.texts))]
+        loose = [pool.groups[i] for i in chosen]
+        return self._look_up(part, pool.texts, groups, texts, [str(i) for i in chosen], -1.0, loose, pool.groups)
+
+    def _look_up(
+        self,
+        part: str,
+        stored: list[str],
+        groups: list[str],
+        questions: list[str],
+        wanted: list[str],
+        floor: float,
+        loose: list[str] | None = None,
+        loose_groups: list[str] | None = None,
+    ) -> list[Episode]:
+        held, asked, out = self._embed(stored), self._embed(questions), []
+        for i, question in enumerate(questions):
+            cosines = held @ asked[i]
+            absent = self._rng.random() < _ABSENT
+            found: list[tuple[int, int]] = []
+            for j in np.argsort(-cosines)[: 20 * TOP].tolist():
+                if plain(stored[j]) == plain(question):
+                    continue
+                label = int(groups[j] == wanted[i])
+                if label and cosines[j] < floor:
+                    label = -1
+                if not label and loose and loose_groups and loose_groups[j] == loose[i]:
+                    label = -1
+                if label and absent:
+                    continue
+                found.append((j, label))
+                if len(found) == TOP:
+                    break
+            episode = self._episode(part, question, stored, groups, cosines, found, not absent)
+            if episode is not None:
+                out.append(episode)
+        return out
+
+    def _episode(
+        self,
+        part: str,
+        question: str,
+        stored: list[str],
+        groups: list[str],
+        cosines: FloatArray,
+        found: list[tuple[int, int]],
+        held_right: bool,
+    ) -> Episode | None:
+        vetoed = {j for j, _ in found if self._guards.conflict(question, stored[j])}
+        limit = max((float(cosines[j]) for j in vetoed), default=0.0) - _BEHIND
+        kept = [(j, label) for j, label in found if j not in vetoed and cosines[j] >= limit]
+        if not kept:
+            none = np.zeros((0, len(PAIR) + 4), dtype=np.float32)
+            return Episode(
+                part=part, question=question, features=none, labels=np.zeros(0, dtype=np.int8), held_right=held_right
+            )
+        rows = [pair_features(question, stored[j], float(cosines[j]), self._idf) for j, _ in kept]
+        features = with_margins(np.array(rows, dtype=np.float32), [groups[j] for j, _ in kept])
+        labels = np.array([label for _, label in kept], dtype=np.int8)
+        return Episode(part=part, question=question, features=features, labels=labels, held_right=held_right)

@@ -1,0 +1,32 @@
+"""The documents keep their word: links lead somewhere, and every measured number comes from a committed result."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_to_a_file(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_benchmark_page_is_what_the_committed_results_render_to() -> None:
+    bench = runpy.run_path(str(ROOT / "benchmarks" / "__main__.py"))
+    results = {path.stem: json.loads(path.read_text("utf-8")) for path in (ROOT / "benchmarks/results").glob("*.json")}
+    assert (ROOT / "docs" / "benchmarks.md").read_text("utf-8") == bench["render"](results)
+
+
+def test_the_benchmark_page_shows_rows_figures_and_where_they_come_from() -> None:
+    bench = runpy.run_path(str(ROOT / "benchmarks" / "__main__.py"))
+    result = {"title": "Guards", "machine": "2 cores", "seed": 0, "recall": 0.98765, "rows": [{"a": 1, "b": "x|y"}]}
+    page = bench["render"]({"guards": result, "by_language": {"sets": {"en": {"n": 3}, "zh": {"n": 4}}}})
+    for line in ("## Guards", "| recall | 0.9877 |", "| 1 | x\\|y |", "*machine: 2 cores; seed: 0*", "| zh | 4 |"):
+        assert line in page
+    assert page.index("## by language") < page.index("## Guards")

@@ -3,6 +3,7 @@
 With a server of your own: `python examples/openai_client.py http://127.0.0.1:8000/v1`.
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -15,18 +16,23 @@ import openai
 
 
 @contextmanager
-def served() -> Iterator[str]:
-    """A server on a free port, until the block ends."""
+def served(*options: str) -> Iterator[str]:
+    """Address of a server of its own, until the block ends; `options` are those of `shoal serve`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = subprocess.Popen([str(Path(sys.executable).with_name("shoal")), "serve", "--port", str(port)])
+    env = {"OPENAI_API_KEY": "none", **os.environ}
+    server = subprocess.Popen(
+        [str(Path(sys.executable).with_name("shoal")), "serve", "--port", str(port), *options], env=env
+    )
     try:
         while server.poll() is None:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.1)
+        else:
+            raise SystemExit("the server did not start; its last lines say why")
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         server.terminate()

@@ -23,8 +23,8 @@ THRESHOLDS = [round(0.5 + 0.05 * i, 2) for i in range(10)] + [0.97, 0.99]
 
 
 def entry(i: int, text: str) -> Entry:
-    values = {"key": str(i), "scope": "s", "tenant": "t", "kb": "", "text": "", "bucket": "27+", "created": 0.0}
-    return Entry(id=str(i), prompt=text, budget=30, depth=30, rank=2, expires=1e12, **values)
+    values = {"key": str(i), "scope": "s", "tenant": "t", "kb": "", "bucket": "27+", "created": 0.0}
+    return Entry(id=str(i), prompt=text, text=text.strip(), budget=30, depth=30, rank=2, expires=1e12, **values)
 
 
 def main() -> None:

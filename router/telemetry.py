@@ -118,6 +118,7 @@ class Telemetry:
         if quiet and self._answers_seen % KEEP_ONE_IN:
             return
         m["first_token_seconds"].observe(first_s)
+        m["answer_seconds"].observe(total_s)
         m["depth"].observe(depth["max"])
         m["skip_rate"].observe(rate)
         if answer.completion_tokens > 1:
@@ -207,6 +208,7 @@ def _metrics(total: int) -> dict[str, Any]:
         "queued": gauge("queued", "Requests waiting for a slot"),
         "queue_seconds": histogram("queue_seconds", "Time a request waited for a slot"),
         "first_token_seconds": histogram("first_token_seconds", "Time to the first piece of an answer"),
+        "answer_seconds": histogram("answer_seconds", "Time to a whole answer, once admitted"),
         "token_seconds": histogram("token_seconds", "Mean time per generated token of an answer"),
         "answers": answers,
         "layer_tokens": counter("layer_tokens", "Layer-tokens spent (depth summed over tokens)", "route"),

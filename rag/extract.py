@@ -17,7 +17,7 @@ from .reading import DENSE_SHARE, ROW, SENTENCE, Match, Reader, Reading, match
 from .rerank import network, sigmoid
 from .words import content_terms, has_cjk, terms
 
-THRESHOLD = 0.8  # about 90% of the answers hold what was asked; measured by benchmarks/extract.py
+THRESHOLD = 0.7  # nine answers of ten hold what was asked, on held-out training articles (rag/train/heads.py)
 PASSAGES = 3
 
 _TASKS_EN = (

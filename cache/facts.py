@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from .lexicon import (
     AXES,
+    CLASS_WORDS,
     CLASSES,
     EMPTY_NEGATIONS,
     NEGATORS,
@@ -153,7 +154,8 @@ def _names(plain: str, text: str) -> frozenset[str]:
     words = plain.split()
     titled = sum(w[:1].isupper() for w in words) > 0.6 * max(len(words), 4)
     capitals = [] if titled else [w.lower() for w in _CAPITAL.findall(plain)]
-    return frozenset({stem(w) for w in capitals if w not in STOP_WORDS} | set(_MIXED.findall(text)))
+    known = STOP_WORDS | CLASS_WORDS  # what is of a known kind is compared there
+    return frozenset({stem(w) for w in capitals if w not in known} | set(_MIXED.findall(text)))
 
 
 @lru_cache(maxsize=8192)

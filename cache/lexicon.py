@@ -21,6 +21,7 @@ def _table(rows: Mapping[str, list[str]]) -> Table:
 
 AXES: Table = _table(_DATA["axes"])
 CLASSES: Table = _table(_DATA["classes"])
+CLASS_WORDS = frozenset(term for poles in CLASSES.values() for pole in poles for term in pole)
 # Axes whose words also stand for other things: they count only between texts that share most of their content.
 WEAK_AXES = frozenset(_DATA["weak_axes"].split(", "))
 # Possessives by owner; "my account" and "your account" differ, "my child" and "your service" need not.

@@ -1,0 +1,102 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.cache import Guards
+
+guards = Guards()
+
+OPPOSED = [
+    ("turn on dark mode", "turn off dark mode", "antonym"),
+    ("turn the lights on", "switch the lights off", "antonym"),
+    ("how do I enable cookies", "how do I disable cookies", "antonym"),
+    ("increase the volume", "decrease the volume", "antonym"),
+    ("what must I do before surgery", "what must I do after surgery", "antonym"),
+    ("is it possible to merge", "is it impossible to merge", "antonym"),
+    ("is a harmful comment", "is a harmless comment", "antonym"),
+    ("打开深色模式", "关闭深色模式", "antonym"),
+    ("怎么调高音量", "怎么调低音量", "antonym"),
+    ("手术之前能吃饭吗", "手术之后能吃饭吗", "antonym"),
+    ("can I return it", "can I not return it", "negation"),
+    ("why is my card working", "why isn't my card working", "negation"),
+    ("我可以退货吗", "我不可以退货吗", "negation"),
+    ("5 weeks of leave", "7 weeks of leave", "number"),
+    ("twenty days of leave", "thirty days of leave", "number"),
+    ("一百二十元的票", "一百三十元的票", "number"),
+    ("top 10 restaurants", "top restaurants", "number"),
+    ("a 5 km run", "a 5 mile run", "number"),
+    ("a fee of $5", "a fee of €5", "number"),
+    ("meet at 3pm", "meet at 3am", "number"),
+    ("on 2024-05-01", "on 2024-05-02", "number"),
+    ("python 3.9 features", "python 3.10 features", "number"),
+    ("upgrade to 1.2.3", "upgrade to 1.2.4", "number"),
+    ("weather in Paris", "weather in Rome", "different kind"),
+    ("法国的首都是哪里", "德国的首都是哪里", "different kind"),
+    ("open on monday", "open on tuesday", "different kind"),
+    ("Who directed Inception last", "Who directed Titanic last", "name"),
+    ("what does `foo()` do", "what does `bar()` do", "code"),
+    ('who said "to be or not"', 'who said "I came, I saw"', "quoted text"),
+    ("who wrote Hamlet", "when was Hamlet written", "question"),
+    ("谁发明了电话", "什么时候发明了电话", "question"),
+    ("where is my account", "where is your account", "owner"),
+    ("convert USD to EUR", "convert EUR to USD", "order"),
+    ("is python better than java", "is java better than python", "order"),
+    ("does a dog chase a cat", "does a cat chase a dog", "order"),
+    ("北京比上海大吗", "上海比北京大吗", "order"),
+    ("从北京到上海的火车", "从上海到北京的火车", "order"),
+]
+
+SAME = [
+    ("How do I reset my password?", "how can I reset the password"),
+    ("How do I top up with a cheque?", "how do you top up by cheque"),
+    ("can I return it after 30 days", "can I return it after thirty days"),
+    ("can I return it after 30 days", "Can I return it after 30 days?"),
+    ("一百二十元的票", "120元的票"),
+    ("meet at 3pm", "meet at 15:00"),
+    ("on 2024-05-01", "on May 1, 2024"),
+    ("2024年5月1日的会议", "2024-05-01的会议"),
+    ("the light is not on", "the light is off"),
+    ("What year did Chopin become a citizen of France?", "In what year did Chopin become a French citizen?"),
+    ("I have no idea where my card is", "where is my card"),
+    ("怎么重置密码", "密码怎么重置"),
+    ("你是不是机器人", "你是机器人吗"),
+    ("what is the price", "What's the price?"),
+    ("distance between two points", "distance between points"),
+    ("difference between a llama and an alpaca", "difference between an alpaca and a llama"),
+    ("history of china", "china's history"),
+    ("I don't have any idea what this payment is", "what is this payment"),
+    ("run `make test`", "please run `make test`"),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "kind"), OPPOSED)
+def test_what_must_not_meet(a: str, b: str, kind: str) -> None:
+    reason = guards.conflict(a, b)
+    assert reason is not None
+    assert reason.startswith(kind)
+
+
+@pytest.mark.parametrize(("a", "b"), SAME)
+def test_what_may_meet(a: str, b: str) -> None:
+    assert guards.conflict(a, b) is None
+
+
+WORDS = "turn on off 5 7 km mile not Paris Rome from to before after who when where `x` my your 打开 关闭 三 五 天 不 比 北京 上海 好".split()  # noqa: SIM905
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=8), st.lists(st.sampled_from(WORDS), max_size=8))
+def test_symmetric(a: list[str], b: list[str]) -> None:
+    one, other = " ".join(a), " ".join(b)
+    assert guards.conflict(one, other) == guards.conflict(other, one)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_any_text_is_taken_and_none_conflicts_with_itself(a: str, b: str) -> None:
+    assert guards.conflict(a, a) is None
+    assert guards.conflict(a, b) == guards.conflict(b, a)
+
+
+def test_long_texts_are_cheap() -> None:
+    guards.conflict("word " * 20_000, "other " * 20_000)

@@ -277,43 +277,42 @@ template <bool Wide, class Store> class Forward {
         auto pending = [&](int r, int at, int branch) { return at >= b.first && runs(r, at, branch) == 1; };
         const float *before = layer > b.first ? model.layers[layer - 1].vec(MLP_POST) : nullptr;
         if (before || !s.keep.empty())
-            pool.stage(stage, b.rows, [&](int r) {
+            pool.stage(id, stage, b.rows, [&](int r) {
                 norm_row(r, s, l.vec(ATTN_NORM), before, before ? alpha(r, layer - 1, 1) : 0, pending(r, layer - 1, 1),
                          runs(r, layer, 0));
             });
         if (!s.keep.empty()) {
             const int skip = s.attend.empty() ? c.heads : 0;
-            pool.stage(stage, c.heads + 2 * c.kv_heads - skip, [&](int u) { project(u + skip, s, layer); });
+            pool.stage(id, stage, c.heads + 2 * c.kv_heads - skip, [&](int u) { project(u + skip, s, layer); });
         }
         if (!s.attend.empty()) {
-            pool.stage(stage, int(s.attend.size()) * c.heads, [&](int u) { attention(u, s, layer); });
-            pool.stage(stage, c.hidden / GROUP, [&](int u) { add_back(u, s, layer, 0); });
+            pool.stage(id, stage, int(s.attend.size()) * c.heads, [&](int u) { attention(u, s, layer); });
+            pool.stage(id, stage, c.hidden / GROUP, [&](int u) { add_back(u, s, layer, 0); });
         }
         if (id == 0) {
-            for (size_t i = 0; i < s.added.size(); i++) b.kv[i].length[layer] += s.added[i];
             b.counts[layer * 2] += int64_t(s.attend.size());
             b.counts[layer * 2 + 1] += int64_t(s.mlp.size());
         }
         const float *post = l.vec(ATTN_POST);
         if (post || !s.mlp.empty())
-            pool.stage(stage, b.rows, [&](int r) {
+            pool.stage(id, stage, b.rows, [&](int r) {
                 norm_row(r, s, l.vec(MLP_NORM), post, alpha(r, layer, 0), pending(r, layer, 0), runs(r, layer, 1));
             });
         if (s.mlp.empty()) return;
-        pool.stage(stage, c.ffn / GROUP, [&](int u) { gate_up(u, s, layer); });
-        pool.stage(stage, c.hidden / GROUP, [&](int u) { add_back(u, s, layer, 1); });
+        pool.stage(id, stage, c.ffn / GROUP, [&](int u) { gate_up(u, s, layer); });
+        pool.stage(id, stage, c.hidden / GROUP, [&](int u) { add_back(u, s, layer, 1); });
     }
 
-    void finish(Scratch &s, int &stage) {
+    void finish(Scratch &s, int id, int &stage) {
         const float *post = b.last > b.first ? model.layers[b.last - 1].vec(MLP_POST) : nullptr;
         if (post)
-            pool.stage(stage, b.rows, [&](int r) {
+            pool.stage(id, stage, b.rows, [&](int r) {
                 norm_row(r, s, nullptr, post, alpha(r, b.last - 1, 1), runs(r, b.last - 1, 1), false);
             });
         if (!b.wanted) return;
-        pool.stage(stage, b.wanted, [&](int i) { norm_row(b.logit_rows[i], s, model.final_norm.data(), nullptr, 0, false, true); });
+        pool.stage(id, stage, b.wanted, [&](int i) { norm_row(b.logit_rows[i], s, model.final_norm.data(), nullptr, 0, false, true); });
         const Mat &m = model.head.data ? model.head : model.embed;
-        pool.stage(stage, (m.tiles() + HEAD_TILES - 1) / HEAD_TILES, [&](int u) {
+        pool.stage(id, stage, (m.tiles() + HEAD_TILES - 1) / HEAD_TILES, [&](int u) {
             s.mlp.assign(b.logit_rows, b.logit_rows + b.wanted);
             const Group *const *x = inputs(s, s.mlp, model.normed, c.hidden);
             for (int t = u * HEAD_TILES; t < std::min((u + 1) * HEAD_TILES, m.tiles()); t++)
@@ -329,20 +328,23 @@ template <bool Wide, class Store> class Forward {
 public:
     Forward(Model &model, const Batch &batch) : model(model), c(model.c), b(batch), hidden(batch.hidden), pool(*model.pool) {}
 
+    // Lengths grow only after the pass: a late helper may still be planning a layer.
     void operator()() {
         pool.run([this](int id) {
             Scratch &s = model.scratch[id];
             int stage = 0;
             if (s.block.size() < size_t(c.hidden)) s.block.resize(c.hidden);
             if (b.tokens)
-                pool.stage(stage, b.rows, [&](int r) {
+                pool.stage(id, stage, b.rows, [&](int r) {
                     float *x = hidden + size_t(r) * c.hidden;
                     unpack_row(model.embed, b.tokens[r], x);
                     if (c.embed_scale != 1) for (int i = 0; i < c.hidden; i++) x[i] *= c.embed_scale;
                 });
             for (int layer = b.first; layer < b.last; layer++) run_layer(layer, s, id, stage);
-            finish(s, stage);
+            finish(s, id, stage);
         });
+        for (int layer = b.first; layer < b.last; layer++)
+            for (int r = 0; r < b.rows; r++) b.kv[b.sequence[r]].length[layer] += runs(r, layer, 0) != 0;
     }
 };
 
@@ -377,9 +379,9 @@ int64_t shoal_matrix(Model *m, int layer, int kind, const float *src, int rows, 
     if (!data) return 0;
     fresh.data = data;
     Pool &pool = *m->pool;
-    pool.run([&](int) {
+    pool.run([&](int id) {
         int stage = 0;
-        pool.stage(stage, fresh.tiles(), [&](int t) { pack_tile(fresh, t, src, data + fresh.tile_bytes() * t); });
+        pool.stage(id, stage, fresh.tiles(), [&](int t) { pack_tile(fresh, t, src, data + fresh.tile_bytes() * t); });
     });
     mat = fresh;
     return int64_t(fresh.bytes());

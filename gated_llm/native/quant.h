@@ -1,13 +1,16 @@
 // Weights as unsigned integers in groups of 32 inputs, and their products with quantised activations.
 //   4 bits: w = d * q + m, q in 0..15 (GGUF's Q4_1; 5 bits per weight)    8 bits: w = d * (q - 128) (GGUF's Q8_0; 8.5)
-// d and m are half floats. A tile holds W outputs: [d: groups x W][m: groups x W, 4 bits only][bytes], padded to 64.
-// Each group's bytes are vectors of W x 4: lane = output, byte = one of four inputs; a nibble pair is inputs k and k + 4.
+// d and m are half floats. A tile holds W outputs, group by group: [bytes][d: W][m: W, 4 bits only]. The bytes are vectors
+// of W x 4: lane = output, byte = one of four inputs; a nibble pair is inputs k and k + 4.
 // Activations are integers in groups of 32 with a float scale: 16 bits in two balanced bytes (exact to 2^-16 of the
 // group's largest), or 8 bits. Integer sums are exact, so the only rounding is one multiply-add per group.
 #pragma once
 #include "vec.h"
 
 constexpr int GROUP = 32;
+#ifndef AHEAD
+#define AHEAD 4096
+#endif
 
 struct Group {
     int8_t hi[GROUP], lo[GROUP];
@@ -20,8 +23,9 @@ struct Mat {
     int rows = 0, cols = 0, bits = 0;
     int groups() const { return cols / GROUP; }
     int tiles() const { return (rows + W - 1) / W; }
-    size_t head() const { return (size_t(groups()) * W * 2 * (bits == 4 ? 2 : 1) + 63) / 64 * 64; }
-    size_t tile_bytes() const { return head() + size_t(groups()) * W * GROUP * bits / 8; }
+    int code_bytes() const { return W * GROUP * bits / 8; }
+    int group_bytes() const { return code_bytes() + W * 2 * (bits == 4 ? 2 : 1); }
+    size_t tile_bytes() const { return size_t(groups()) * group_bytes(); }
     size_t bytes() const { return tile_bytes() * tiles(); }
     const uint8_t *tile(int t) const { return data + tile_bytes() * t; }
 };
@@ -33,27 +37,24 @@ template <bool Wide> static void quantise(const float *x, int groups, Group *out
             I bits = (I)load(x + i) & 0x7fffffff;
             peak = (bits > peak) ? bits : peak;
         }
-        int32_t most = 0;
-        for (int i = 0; i < W; i++) most = peak[i] > most ? peak[i] : most;
+        const int32_t most = top(peak);
         float amax;
         memcpy(&amax, &most, 4);
         const float limit = Wide ? 32639.0f : 127.0f;
         bool usable = amax > 1e-30f && amax < INFINITY;
         F inverse = splat(usable ? limit / amax : 0.0f);
         out->scale = usable ? amax / limit : amax * 0.0f;
-        int32_t count = 0;
+        I counts = splat(0);
         for (int i = 0; i < GROUP; i += W) {
             F scaled = load(x + i) * inverse;
             I q = __builtin_convertvector(round_even(pick(scaled == scaled, scaled, F{})), I);
-            I hi = Wide ? (q + 128) >> 8 : q, lo = Wide ? q - (hi << 8) : I{};
-            for (int j = 0; j < W; j++) {
-                out->hi[i + j] = int8_t(hi[j]);
-                out->lo[i + j] = int8_t(lo[j]);
-                count += q[j];
-            }
+            I hi = Wide ? (q + 128) >> 8 : q;
+            store(out->hi + i, hi);
+            if (Wide) store(out->lo + i, q - (hi << 8));
+            counts += q;
         }
-        out->count = count;
-        out->total = out->scale * float(count);
+        out->count = sum(counts);
+        out->total = out->scale * float(out->count);
     }
 }
 
@@ -61,15 +62,14 @@ static inline I four(const int8_t *p) { int32_t x; memcpy(&x, p, 4); return spla
 
 // One tile times R rows: out[r][lane] = sum over inputs.
 template <int Bits, bool Wide, int R>
-static inline void tile_rows(const uint8_t *tile, size_t head, int groups, const Group *const *x, F *out) {
-    const uint16_t *d = (const uint16_t *)tile, *m = d + groups * W;
-    const uint8_t *q = tile + head;
+static inline void tile_rows(const uint8_t *q, int groups, const Group *const *x, F *out) {
     for (int r = 0; r < R; r++) out[r] = F{};
-    for (int g = 0; g < groups; g++, d += W, m += W) {
+    for (int g = 0; g < groups; g++) {
         I hi[R], lo[R];
         for (int r = 0; r < R; r++) hi[r] = lo[r] = I{};
         for (int k = 0; k < GROUP; k += Bits == 4 ? 8 : 4, q += W * 4) {
             I bytes = load((const void *)q);
+            __builtin_prefetch(q + AHEAD);
             I first = Bits == 4 ? nibbles(bytes) : bytes;
             for (int r = 0; r < R; r++) {
                 hi[r] = dot4<Bits == 4>(hi[r], first, four(x[r][g].hi + k));
@@ -83,12 +83,15 @@ static inline void tile_rows(const uint8_t *tile, size_t head, int groups, const
                 }
             }
         }
-        F scale = load(d);
+        __builtin_prefetch(q + AHEAD);
+        const uint16_t *d = (const uint16_t *)q;
+        F scale = load(d), low = Bits == 4 ? load(d + W) : F{};
+        q += W * (Bits == 4 ? 4 : 2);
         for (int r = 0; r < R; r++) {
             I whole = Wide ? (hi[r] << 8) + lo[r] : hi[r];
             if (Bits == 8) whole -= x[r][g].count * 128;
             out[r] = fma(to_float(whole), scale * x[r][g].scale, out[r]);
-            if (Bits == 4) out[r] = fma(load(m), splat(x[r][g].total), out[r]);
+            if (Bits == 4) out[r] = fma(low, splat(x[r][g].total), out[r]);
         }
     }
 }
@@ -97,17 +100,16 @@ static inline void tile_rows(const uint8_t *tile, size_t head, int groups, const
 template <int Bits, bool Wide, class Out>
 static inline void tile_product(const Mat &m, int t, const Group *const *x, int n, Out out) {
     const uint8_t *tile = m.tile(t);
-    const size_t head = m.head();
     const int groups = m.groups();
     F y[4];
     int r = 0;
     for (; r + 4 <= n; r += 4) {
-        tile_rows<Bits, Wide, 4>(tile, head, groups, x + r, y);
+        tile_rows<Bits, Wide, 4>(tile, groups, x + r, y);
         for (int i = 0; i < 4; i++) out(r + i, y[i]);
     }
-    if (n - r == 3) tile_rows<Bits, Wide, 3>(tile, head, groups, x + r, y);
-    else if (n - r == 2) tile_rows<Bits, Wide, 2>(tile, head, groups, x + r, y);
-    else if (n - r == 1) tile_rows<Bits, Wide, 1>(tile, head, groups, x + r, y);
+    if (n - r == 3) tile_rows<Bits, Wide, 3>(tile, groups, x + r, y);
+    else if (n - r == 2) tile_rows<Bits, Wide, 2>(tile, groups, x + r, y);
+    else if (n - r == 1) tile_rows<Bits, Wide, 1>(tile, groups, x + r, y);
     for (int i = 0; r + i < n; i++) out(r + i, y[i]);
 }
 
@@ -119,9 +121,9 @@ static inline void product(const Mat &m, int t, const Group *const *x, int n, Ou
 
 // Packs one tile of a row-major float matrix. Values that already lie on such a grid come back exactly.
 static void pack_tile(const Mat &m, int t, const float *src, uint8_t *tile) {
-    uint16_t *d = (uint16_t *)tile, *low = d + m.groups() * W;
     memset(tile, 0, m.tile_bytes());
-    for (int g = 0; g < m.groups(); g++)
+    for (int g = 0; g < m.groups(); g++, tile += m.group_bytes()) {
+        uint16_t *d = (uint16_t *)(tile + m.code_bytes()), *low = d + W;
         for (int lane = 0; lane < W && t * W + lane < m.rows; lane++) {
             const float *x = src + size_t(t * W + lane) * m.cols + g * GROUP;
             float least = x[0], most = x[0];
@@ -131,11 +133,11 @@ static void pack_tile(const Mat &m, int t, const float *src, uint8_t *tile) {
             }
             float extent = m.bits == 4 ? (most - least) / 15 : (most > -least ? most : -least) / 127;
             uint16_t half = float_to_half(extent), half_low = float_to_half(least);
-            d[g * W + lane] = half;
-            if (m.bits == 4) low[g * W + lane] = half_low;
+            d[lane] = half;
+            if (m.bits == 4) low[lane] = half_low;
             float step = half_to_float(half), base = m.bits == 4 ? half_to_float(half_low) : -128 * step;
             float inverse = step > 0 ? 1 / step : 0;
-            uint8_t *q = tile + m.head() + size_t(g) * W * GROUP * m.bits / 8 + lane * 4;
+            uint8_t *q = tile + lane * 4;
             for (int k = 0; k < GROUP; k++) {
                 float v = std::nearbyint((x[k] - base) * inverse);
                 uint8_t code = v > 0 ? (v < (m.bits == 4 ? 15 : 255) ? uint8_t(v) : (m.bits == 4 ? 15 : 255)) : 0;
@@ -143,16 +145,17 @@ static void pack_tile(const Mat &m, int t, const float *src, uint8_t *tile) {
                 else q[(k / 8) * W * 4 + k % 4] |= k & 4 ? uint8_t(code << 4) : code;
             }
         }
+    }
 }
 
 static void unpack_row(const Mat &m, int row, float *out) {
     const uint8_t *tile = m.tile(row / W);
     const int lane = row % W;
-    const uint16_t *d = (const uint16_t *)tile, *low = d + m.groups() * W;
-    for (int g = 0; g < m.groups(); g++) {
-        const uint8_t *q = tile + m.head() + size_t(g) * W * GROUP * m.bits / 8 + lane * 4;
-        float step = half_to_float(d[g * W + lane]);
-        float base = m.bits == 4 ? half_to_float(low[g * W + lane]) : -128 * step;
+    for (int g = 0; g < m.groups(); g++, tile += m.group_bytes()) {
+        const uint16_t *d = (const uint16_t *)(tile + m.code_bytes()), *low = d + W;
+        const uint8_t *q = tile + lane * 4;
+        float step = half_to_float(d[lane]);
+        float base = m.bits == 4 ? half_to_float(low[lane]) : -128 * step;
         for (int k = 0; k < GROUP; k++) {
             int code = m.bits == 8 ? q[(k / 4) * W * 4 + k % 4] : (q[(k / 8) * W * 4 + k % 4] >> (k & 4 ? 4 : 0)) & 15;
             *out++ = step * float(code) + base;

@@ -26,11 +26,15 @@ constexpr int W = 8;
 typedef float F __attribute__((vector_size(W * 4)));
 typedef int32_t I __attribute__((vector_size(W * 4)));
 
+typedef uint16_t U16 __attribute__((vector_size(W * 2)));
+typedef int8_t I8 __attribute__((vector_size(W)));
+
 static inline F splat(float a) { return a - F{}; }
 static inline I splat(int32_t a) { return a - I{}; }
 static inline F load(const float *p) { F v; memcpy(&v, p, sizeof v); return v; }
 static inline I load(const void *p) { I v; memcpy(&v, p, sizeof v); return v; }
 static inline void store(float *p, F v) { memcpy(p, &v, sizeof v); }
+static inline void store(int8_t *p, I v) { I8 b = __builtin_convertvector(v, I8); memcpy(p, &b, sizeof b); }
 static inline F to_float(I v) { return __builtin_convertvector(v, F); }
 static inline F pick(I mask, F a, F b) { return (F)(((I)a & mask) | ((I)b & ~mask)); }
 static inline F vmax(F a, F b) { return pick(a > b, a, b); }
@@ -69,6 +73,9 @@ template <bool Nibble> static inline I dot4(I acc, I w, I x) {
     return (I)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x);
 }
 static inline float sum(F v) { return _mm512_reduce_add_ps((__m512)v); }
+static inline float top(F v) { return _mm512_reduce_max_ps((__m512)v); }
+static inline int32_t sum(I v) { return _mm512_reduce_add_epi32((__m512i)v); }
+static inline int32_t top(I v) { return _mm512_reduce_max_epi32((__m512i)v); }
 static inline I nibbles(I w) { return (I)_mm512_and_si512((__m512i)w, _mm512_set1_epi8(15)); }
 #elif SHOAL_AVX2
 static inline F fma(F a, F b, F c) { return (F)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
@@ -102,10 +109,17 @@ template <bool Nibble> static inline I dot4(I acc, I w, I x) {
 static inline float sum(F v) {
     return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
 }
+static inline int32_t sum(I v) {
+    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+template <class V> static inline auto top(V v) {
+    auto m = v[0];
+    for (int i = 1; i < W; i++) m = v[i] > m ? v[i] : m;
+    return m;
+}
 #endif
 
 struct Brain { uint16_t bits; };  // the upper half of a float (bfloat16)
-typedef uint16_t U16 __attribute__((vector_size(W * 2)));
 static inline F load(const Brain *p) {
     U16 v;
     memcpy(&v, p, sizeof v);
@@ -115,12 +129,6 @@ static inline void store(Brain *p, F v) {  // round to nearest even; NaN stays N
     I bits = (I)v, rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     U16 out = __builtin_convertvector((v == v) ? rounded : splat(0x7fc0), U16);
     memcpy(p, &out, sizeof out);
-}
-
-static inline float top(F v) {
-    float m = v[0];
-    for (int i = 1; i < W; i++) m = v[i] > m ? v[i] : m;
-    return m;
 }
 
 // e^v to about 2 ulp; 0 far below, inf far above

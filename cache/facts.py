@@ -7,7 +7,6 @@ from functools import lru_cache
 
 from .lexicon import (
     AXES,
-    CLASS_WORDS,
     CLASSES,
     EMPTY_NEGATIONS,
     NEGATORS,
@@ -152,10 +151,9 @@ def _owned(words: tuple[str, ...], text: str) -> frozenset[tuple[int, str]]:
 
 def _names(plain: str, text: str) -> frozenset[str]:
     words = plain.split()
-    titled = sum(w[:1].isupper() for w in words) > 0.6 * max(len(words), 4)
+    titled = sum(w[:1].isupper() for w in words) > 0.8 * max(len(words), 5)
     capitals = [] if titled else [w.lower() for w in _CAPITAL.findall(plain)]
-    known = STOP_WORDS | CLASS_WORDS  # what is of a known kind is compared there
-    return frozenset({stem(w) for w in capitals if w not in known} | set(_MIXED.findall(text)))
+    return frozenset({stem(w) for w in capitals if w not in STOP_WORDS} | set(_MIXED.findall(text)))
 
 
 @lru_cache(maxsize=8192)

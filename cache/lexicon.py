@@ -21,13 +21,20 @@ def _table(rows: Mapping[str, list[str]]) -> Table:
 
 AXES: Table = _table(_DATA["axes"])
 CLASSES: Table = _table(_DATA["classes"])
-CLASS_WORDS = frozenset(term for poles in CLASSES.values() for pole in poles for term in pole)
+# Name of one word -> the class and place it has.
+MEMBER_OF = {
+    term: (name, place) for name, poles in CLASSES.items() for place, pole in enumerate(poles) for term in pole
+}
 # Axes whose words also stand for other things: they count only between texts that share most of their content.
 WEAK_AXES = frozenset(_DATA["weak_axes"].split(", "))
 # Possessives by owner; "my account" and "your account" differ, "my child" and "your service" need not.
 OWNERS = {word: owner for owner, words in enumerate(_DATA["owners"]) for word in words.split()}
 # Opposites told apart only where two texts are otherwise aligned: too common as plain words to look for everywhere.
 OPPOSITES = frozenset(frozenset(pair.split("/")) for pair in _DATA["opposites"].split())
+
+# Beginnings and endings that turn one word into its opposite: inflate and deflate, payer and payee.
+PREFIX_OPPOSITES = tuple(tuple(pair.split("/")) for pair in _DATA["prefix_opposites"].split())
+SUFFIX_OPPOSITES = tuple(tuple(pair.split("/")) for pair in _DATA["suffix_opposites"].split())
 
 NUMBER_WORDS: dict[str, float] = _DATA["number_words"]
 SCALE_WORDS: dict[str, float] = _DATA["scale_words"]

@@ -30,15 +30,15 @@ _CLOCK = re.compile(
 _VERSION = re.compile(r"(?<![\w.])v?(\d+(?:\.\d+){2,})(?![\w.]*\d)|\bv(?:ersion\s*)?(\d+(?:\.\d+)?)\b")
 _ZH_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2, "兩": 2, "壹": 1}
 _ZH_SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8}
-_ZH_UNIT = "个天年月日号次人件张本只条块元角分秒周岁位名层楼倍米斤度点折成种步行列项台辆部章节期届级万亿千百公厘毫小星英平吨克升杯"
+_ZH_UNIT = "个天年月日号次人件张本只条块元角分秒周岁位名层楼倍米斤度点折成种步行列项台辆部章节期届级万亿千百公厘毫小星英平吨克升杯片晚颗粒瓶盒袋份页场局轮课顿趟遍回双套头匹座栋架艘门扇把支枚根"
 _ZH_NUMBER = re.compile(rf"(第)?([零〇一二三四五六七八九两十百千万亿]+)(?=([{_ZH_UNIT}])|(?<=..))")
 _SIGN = "[" + "".join(CURRENCY_SIGNS) + "]"
 _WORD_UNIT = "|".join(sorted((re.escape(u) for u in UNITS), key=len, reverse=True))
 _NUMBER = re.compile(
-    rf"({_SIGN})?\s*(?<![\w.])(-?\d[\d,]*(?:\.\d+)?|\.\d+)(st|nd|rd|th)?\s*(k|m|bn|万|亿|千|百|million|billion|thousand|trillion|hundred)?(?![a-z])"
+    rf"({_SIGN})?\s*(?<![a-z0-9_.])(-?\d[\d,]*(?:\.\d+)?|\.\d+)(st|nd|rd|th)?\s*(k|m|bn|万|亿|千|百|million|billion|thousand|trillion|hundred)?(?![a-z])"
     rf"(?:[\s-]*({_WORD_UNIT})(?![a-z]))?"
     rf"|({_SIGN})?(?<![\d.,])(\d+(?:\.\d+)?)({_WORD_UNIT})(?![a-z])"
-    rf"|(?<=[a-z])-?(\d+(?:\.\d+)?)(?![\w])"
+    rf"|(?<=[a-z])-?(\d+(?:\.\d+)?)(?![a-z0-9_])"
 )
 _SUFFIX = {"k": 1e3, "m": 1e6, "bn": 1e9, "万": 1e4, "亿": 1e8, "千": 1e3, "百": 100} | SCALE_WORDS
 _WORDS = re.compile(

@@ -88,7 +88,7 @@ def main() -> None:
     record = {
         "command": "python -m benchmarks.extract", "machine": f"{platform.processor() or platform.machine()}, "
         f"{os.cpu_count()} cores", "threads": os.environ.get("OMP_NUM_THREADS", "default"), "seed": 0,
-        "date": date.today().isoformat(), "reader": default_reader().fingerprint, "results": results,
+        "date": date.today().isoformat(), "reader": default_reader().version, "results": results,
     }  # fmt: skip
     (OUT / "extract.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 

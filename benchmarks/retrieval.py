@@ -164,7 +164,7 @@ def main() -> None:
     record = {
         "command": "python -m benchmarks.retrieval", "machine": f"{platform.processor() or platform.machine()}, "
         f"{os.cpu_count()} cores", "threads": os.environ.get("OMP_NUM_THREADS", "default"), "seed": 0,
-        "date": date.today().isoformat(), "reader": default_reader().fingerprint, "results": table,
+        "date": date.today().isoformat(), "reader": default_reader().version, "results": table,
     }  # fmt: skip
     (OUT / "retrieval.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 

@@ -54,6 +54,9 @@ _NUMBER = re.compile(
     r"|[一二三四五六七八九十百千万两]+(?=[个名人次种位部年月岁天米元])",
     re.IGNORECASE,
 )
+_REFERS = re.compile(
+    r"(?:It|He|She|They|This|These|That|Those|Its|His|Her|Their|There|Here)\b|[它他她该其这此]", re.IGNORECASE
+)
 _NAME = re.compile(r"(?<!^)(?<![.!?] )\b[A-Z][a-z]+|[A-Z]{2,}|·|《")
 
 
@@ -119,7 +122,7 @@ class Extractor:
 def features(
     question: str, passages: Sequence[Passage], matches: Sequence[Match]
 ) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
-    """(passage, segment) of every sentence of n, and their features [n, 28]."""
+    """(passage, segment) of every sentence of n, and their features [n, 32]."""
     kinds = [float(bool(kind.search(question))) for kind in _KINDS]
     wanted = set(content_terms(question))
     scores = [passage.score for passage in passages] + [0.0]
@@ -140,6 +143,10 @@ def features(
                     float(met.late[segment]),
                     float(met.dense[segment]),
                     float(together[segment] - (others.max() if len(others) else 0.0)),
+                    float(met.gain[segment]),
+                    float(together[segment - 1]) if segment else 0.0,
+                    float(together[segment + 1]) if segment + 1 < len(together) else 0.0,
+                    float(bool(_REFERS.match(text))),
                     met.passage,
                     passage.score,
                     passage.score - rivals,

@@ -80,10 +80,15 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """How a question meets a passage: `late` [s] and `dense` [s] per segment, `passage` and `cosine` as a whole."""
+    """How a question meets a passage: `late`, `dense`, `gain` [s] per segment, `passage` and `cosine` as a whole.
+
+    `gain` is what the passage would lose without the segment: high for the sentence that answers, low for one that only
+    names the same things as its neighbours.
+    """
 
     late: FloatArray
     dense: FloatArray
+    gain: FloatArray
     passage: float
     cosine: float
 
@@ -98,8 +103,10 @@ class Reader:
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path}: the reader's weights cannot be read; install the package again") from error
         self._encoder = encoder
-        self.fingerprint = f"{hashlib.sha256(data).hexdigest()[:12]}:{encoder.fingerprint}"
         self.weights = {name: array.astype(np.float32) for name, array in weights.items()}
+        self.version = hashlib.sha256(data).hexdigest()[:12]  # of everything, the networks over the matches included
+        reading = b"".join(weights[name].tobytes() for name in sorted(weights) if name.startswith("passage_"))
+        self.fingerprint = f"{hashlib.sha256(reading).hexdigest()[:12]}:{encoder.fingerprint}"  # of what is kept
 
     def read(self, passages: Sequence[tuple[str, str]]) -> list[Reading]:
         """Readings of passages, each given as (what stands above it: title and headings, its text)."""
@@ -138,10 +145,13 @@ class Reader:
 def match(question: Question, reading: Reading) -> Match:
     """Scores of the passage and of each of its segments for the question; all in about [-1, 1]."""
     closest = np.maximum.reduceat(question.tokens @ reading.tokens.T, reading.offsets[:-1], axis=1)
+    best = closest.max(axis=1, keepdims=True)
+    second = np.partition(closest, -2, axis=1)[:, -2:-1] if closest.shape[1] > 1 else np.zeros_like(best)
     return Match(
         late=question.weights @ closest,
         dense=reading.sentences @ question.sentence,
-        passage=float(question.weights @ closest.max(axis=1)),
+        gain=question.weights @ np.where(closest == best, best - second, 0.0).astype(np.float32),
+        passage=float(question.weights @ best[:, 0]),
         cosine=float(reading.whole @ question.whole),
     )
 

@@ -34,7 +34,7 @@ class LightReranker:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self.fingerprint = f"light:{reader.fingerprint}"
+        self.fingerprint = f"light:{reader.version}:{reader.fingerprint}"
 
     def __call__(self, question: str, found: Sequence[Candidate], /) -> Scores:
         """Calibrated chance [n] that each candidate holds the answer."""

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 CONTEXT_TOKENS = 512
 MIN_SCORE = 0.05  # of a passage in a context; the best one is kept whatever its score
-GROUNDS = 0.02  # score the best passage needs for a question to be answered from the knowledge base
-RELEVANT = 0.2  # the same for a hard question, and for each passage put before it
+RELEVANT = 0.15  # score the best passage needs for an answer to rest on passages, and every one before a hard question
 UNSURE = 0.35  # mean top-1 probability below which a shallow answer is tried once more, deeper (R9)
 _REMEMBERED = 10_000  # answers that feedback can still reach
 _MARGIN = 64  # tokens that templates and citations add
@@ -121,21 +120,25 @@ class CognitiveRouter:
         request = Request.of(prompt, **fields)
         return self._decider.decide(request, self._decider.read(request), self.llm)
 
-    def ask(self, prompt: Prompt | Request, **fields: Any) -> Answer:
-        """The answer, with the trace that explains it. `fields` are those of `Request`.
+    def ask(self, prompt: Prompt | Request, *, cancel: threading.Event | None = None, **fields: Any) -> Answer:
+        """The answer, with the trace that explains it. `fields` are those of `Request`; `cancel` stops at the next token.
 
         Raises `InvalidRequest`, `BudgetError` (a budget outside the model's range), `Refused` (R4), `NoModel`.
         """
         answer = None
-        for piece in self._run(Request.of(prompt, **fields), threading.Event(), live=False):
+        for piece in self._run(Request.of(prompt, **fields), cancel or threading.Event(), live=False):
             answer = piece.answer
         return _whole(answer)
 
     def ask_stream(
-        self, prompt: Prompt | Request, *, cancel: threading.Event | None = None, **fields: Any
+        self, prompt: Prompt | Request, *, cancel: threading.Event | None = None, live: bool = True, **fields: Any
     ) -> Iterator[Piece]:
-        """The answer in pieces; the last one carries the whole `Answer`. Setting `cancel` stops at the next token."""
-        return self._run(Request.of(prompt, **fields), cancel or threading.Event(), live=True)
+        """The answer in pieces; the last one carries the whole `Answer`. Setting `cancel` stops at the next token.
+
+        Without `live` the pieces before the last are empty signs of life, so that a shallow answer that turns out
+        unsure may still be tried again (R9).
+        """
+        return self._run(Request.of(prompt, **fields), cancel or threading.Event(), live=live)
 
     async def aask(self, prompt: Prompt | Request, **fields: Any) -> Answer:
         """`ask` without blocking the event loop; cancelling the task stops the model at the next token."""
@@ -248,8 +251,8 @@ class CognitiveRouter:
                 text, seen = "", None
                 for chunk in self._stream(asked, model, prepared.prompt, budget, cancel):
                     text, seen = text + chunk.text, chunk
-                    if live and chunk.text:
-                        yield Piece(text=chunk.text, depth=chunk.depth.max)
+                    if chunk.text:
+                        yield Piece(text=chunk.text if live else "", depth=chunk.depth.max)
                 last, usage = _finished(seen)
                 layer_tokens += usage.layer_tokens
                 step.update(budget=budget, depth=last.depth.max, confidence=round(last.confidence or 0.0, 4))
@@ -302,7 +305,7 @@ class CognitiveRouter:
             kept = tuple(_passage(hit) for hit in context.kept)
             dropped = tuple({**_passage(d.hit), "reason": d.reason} for d in context.dropped)
             step.update(kept=len(kept), dropped=len(dropped), tokens=context.tokens)
-        if not kept or context.kept[0].score < (RELEVANT if deep else GROUNDS):
+        if not kept or context.kept[0].score < RELEVANT:
             return replace(plain, dropped=(*({**passage, "reason": "score"} for passage in kept), *dropped))
         prompt = grounded(asked.request.messages, text, context.text, asked.reading.features.language)
         return _Prepared(prompt=prompt, route=Route.DEEP if deep else Route.RAG, kept=kept, dropped=dropped)

@@ -86,7 +86,7 @@ def _request(service: Service, body: Generation, messages: Messages, http: HttpR
 async def _whole(service: Service, request: Request, http: HttpRequest, reply: _Reply) -> Response:
     answer = None
     async with asyncio.timeout_at(reply.deadline):
-        run = await service.start(request, key_of(http))
+        run = await service.start(request, key_of(http), whole=True)
         try:
             async for piece in run.pieces():
                 answer = piece.answer
@@ -100,7 +100,7 @@ async def _whole(service: Service, request: Request, http: HttpRequest, reply: _
 async def _stream(service: Service, request: Request, http: HttpRequest, reply: _Reply) -> Response:
     """Waits for the first piece, so that a refusal still gets its own status, then streams."""
     async with asyncio.timeout_at(reply.deadline):
-        run = await service.start(request, key_of(http))
+        run = await service.start(request, key_of(http), whole=False)
         try:
             pieces = run.pieces()
             first = await anext(pieces, None)

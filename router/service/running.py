@@ -25,11 +25,13 @@ T = TypeVar("T")
 class Asks(Protocol):
     """What of `CognitiveRouter` an answer needs."""
 
-    def ask_stream(self, prompt: Request, *, cancel: threading.Event | None = None) -> Iterator[Piece]: ...
+    def ask_stream(
+        self, prompt: Request, *, cancel: threading.Event | None = None, live: bool = True
+    ) -> Iterator[Piece]: ...
 
 
 class Run:
-    """One answer under way. `ended` is called on the loop, once, with the answer or None."""
+    """One answer under way, in pieces or `whole`. `ended` is called on the loop, once, with the answer or None."""
 
     def __init__(
         self,
@@ -37,11 +39,12 @@ class Run:
         request: Request,
         options: ServiceOptions,
         *,
+        whole: bool,
         ended: Callable[["Run", Answer | None], None],
         span: Callable[[], AbstractContextManager[Callable[[Answer], None]]],
         meter: Meter | None = None,
     ) -> None:
-        self._router, self._options, self._ended = router, options, ended
+        self._router, self._options, self._whole, self._ended = router, options, whole, ended
         self._span, self._meter = span, meter
         self.request = request
         self.began = time.perf_counter()
@@ -106,7 +109,8 @@ class Run:
             self._meter.open()
         try:
             with self._span() as answered:
-                for piece in self._router.ask_stream(self.request, cancel=self._cancel):
+                # a whole answer may be tried again at a deeper budget (R9), which a stream that was seen cannot
+                for piece in self._router.ask_stream(self.request, cancel=self._cancel, live=not self._whole):
                     self._seen(piece)
                 if self._answer is not None:
                     answered(self._answer)

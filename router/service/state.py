@@ -64,7 +64,7 @@ class Service:
         for run in list(self.runs):
             run.stop(ApiError(503, "The server is shutting down.", code="shutting_down"))
 
-    async def start(self, request: Request, key: ApiKey) -> Run:
+    async def start(self, request: Request, key: ApiKey, *, whole: bool) -> Run:
         """The request admitted and begun; its slot comes back when the work has ended."""
         slot = await self.admission.enter(key)
         self.telemetry.waited(slot.waited_s)
@@ -72,6 +72,7 @@ class Service:
             self.router,
             request,
             self.options,
+            whole=whole,
             ended=self._ended,
             span=lambda: self.telemetry.span(self.model),
             meter=self._meter(request, key),

@@ -295,3 +295,28 @@ def test_a_question_the_documents_do_not_touch_is_not_answered_from_them(
     assert answer.route in (Route.DIRECT, Route.DEEP)
     assert answer.trace.kept == ()
     assert "[lumen.md," not in model.calls[0].prompt[-1]["content"]
+
+
+def test_a_leader_that_leaves_does_not_take_the_followers_with_it(
+    router: CognitiveRouter, model: ScriptedModel
+) -> None:
+    model.delay_s = 0.1
+    cancel, texts = threading.Event(), list[str]()
+    leader = threading.Thread(target=lambda: list(router.ask_stream(HARD, cancel=cancel)))
+    leader.start()
+    while not model.calls:
+        threading.Event().wait(0.01)
+    follower = threading.Thread(target=lambda: texts.append(router.ask(HARD).text))
+    follower.start()
+    cancel.set()
+    leader.join()
+    follower.join()
+    assert texts == ["It is so."]
+    assert len(model.calls) == 2
+
+
+def test_an_answer_held_back_may_escalate(router: CognitiveRouter, model: ScriptedModel) -> None:
+    model.confidence = {18.0: 0.1}
+    pieces = list(router.ask_stream("<depth_hint:18> " + HARD, live=False))
+    assert len(model.calls) == 2
+    assert "".join(piece.text for piece in pieces) == "It is so."

@@ -57,7 +57,9 @@ class ScriptedRouter:
         route = {"faq": Route.FAQ, "cached": Route.DIRECT}.get(request.text.split()[0], Route.DEEP)
         return Decision(route=route, budget=24.0, total=TOTAL, bucket="16-26", confidence=0.9, cacheable=True)
 
-    def ask_stream(self, prompt: Any, *, cancel: threading.Event | None = None, **fields: Any) -> Iterator[Piece]:
+    def ask_stream(
+        self, prompt: Any, *, cancel: threading.Event | None = None, live: bool = True, **fields: Any
+    ) -> Iterator[Piece]:
         request = Request.of(prompt, **fields)
         cancel = cancel or threading.Event()
         with self._lock:

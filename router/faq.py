@@ -253,32 +253,41 @@ class Faq:
         asked = plain(text)
         cosines = matrix @ (self._embed([text])[0] if vector is None else vector)
         best: dict[str, tuple[float, str]] = {}  # entry -> its closest phrasing that does not contradict the question
-        for i in np.argsort(-cosines)[:_CANDIDATES].tolist():
+        order = np.argsort(-cosines).tolist()
+        for i in order[:_CANDIDATES]:
             entry_id, phrasing = keys[i]
             same = asked == plain(phrasing)
             if entry_id not in best and (same or self._conflict(text, phrasing) is None):
                 best[entry_id] = 1.0 if same else float(cosines[i]), phrasing
-        found = []
-        for entry_id, (cosine, phrasing) in best.items():
-            entry = entries[entry_id]
-            # an entry is not in doubt because its own translation is also close
-            rivals = [
-                c for other, (c, _) in best.items() if other != entry_id and entries[other].language == entry.language
-            ]
-            if not rivals:
-                others = np.array([key != entry_id for key, _ in keys])
-                rivals = [float(cosines[others].max(initial=0.0, where=cosines[others] < cosine))]
-            found.append(
-                Candidate(
-                    entry=entry,
-                    phrasing=phrasing,
-                    cosine=cosine,
-                    lead=cosine - max(rivals),
-                    overlap=overlap(text, phrasing),
-                    same=plain(phrasing) == asked,
-                )
-            )
-        return found
+        seen = {keys[i][0] for i in order[:_CANDIDATES]}
+        next_best = next((float(cosines[i]) for i in order if keys[i][0] not in seen), 0.0)
+        return [self._candidate(text, asked, entries, best, entry_id, next_best) for entry_id in best]
+
+    @staticmethod
+    def _candidate(
+        text: str,
+        asked: str,
+        entries: dict[str, Entry],
+        best: dict[str, tuple[float, str]],
+        entry_id: str,
+        next_best: float,
+    ) -> Candidate:
+        """Its lead is over the closest other entry that does not contradict the question.
+
+        Entries in another language are no rivals: an entry is not in doubt because its own translation is close.
+        """
+        entry, (cosine, phrasing) = entries[entry_id], best[entry_id]
+        rivals = [
+            c for other, (c, _) in best.items() if other != entry_id and entries[other].language == entry.language
+        ]
+        return Candidate(
+            entry=entry,
+            phrasing=phrasing,
+            cosine=cosine,
+            lead=cosine - max(rivals, default=next_best),
+            overlap=overlap(text, phrasing),
+            same=plain(phrasing) == asked,
+        )
 
     def _matrix(self) -> tuple[list[tuple[str, str]], FloatArray]:
         if self._index is None:

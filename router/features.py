@@ -128,7 +128,8 @@ def _found(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
 _FOLLOW = re.compile(
     r"^\W*(?:and|but|so|then|also|what about|how about|why(?: not)?\W*$|how so|continue|go on|go ahead|more|again|"
     r"yes|no|ok(?:ay)?|sure|do (?:it|that|so)|explain|elaborate|rewrite|same)\b"
-    r"|\b(?:it|that|this|those|these|them|they|he|she|him|her|his|its|their|the (?:former|latter|above|same|"
+    r"|\b(?:this|that|these|those)\b(?!\s+(?:days?|weeks?|months?|years?|morning|evening|time))"
+    r"|\b(?:it|them|they|he|she|him|her|his|its|their|the (?:former|latter|above|same|"
     r"previous|first|second|last) ?(?:one)?|your (?:previous|last) (?:answer|response|reply))\b"
     r"|^(?:那|那么|然后|还有|继续|接着|再|而|为什么呢?[？?]?$|怎么说|具体点|好的?|可以|是的|对|不)"
     r"|它|他|她|这个|那个|这些|那些|上面|刚才|前面|之前说|呢[？?]?$",

@@ -103,12 +103,28 @@ _ZH_FACTS = (
     "{}是谁最早发现的", "{}最早出现在哪一年", "{}的别名是什么", "{}位于哪里", "{}有多少年历史", "{}属于哪个国家",
     "第一本写{}的书是谁写的", "{}的英文名是什么",
 )  # fmt: skip
+_EN_KINDS = (
+    "animal", "river", "mountain", "country", "city", "bird", "lake", "planet", "language", "train", "island",
+    "tree", "bridge", "desert",
+)  # fmt: skip
+_EN_MOST = (
+    "what is the fastest {}", "What is the largest {} in the world?", "Which {} is the oldest?",
+    "name of the smallest {}", "Where is the tallest {}?", "which is the longest {} in Asia",
+)  # fmt: skip
+_ZH_KINDS = (
+    "动物", "河流", "山", "国家", "城市", "鸟", "湖泊", "行星", "语言", "火车", "岛屿", "树", "桥", "沙漠",
+)  # fmt: skip
+_ZH_MOST = (
+    "最快的{}是什么", "世界上最大的{}是哪个", "哪个{}最古老", "最小的{}叫什么", "最高的{}在哪里",
+    "亚洲最长的{}是哪一个",
+)  # fmt: skip
 
 _SETS: tuple[tuple[str, str, int, tuple[str, ...], tuple[str, ...]], ...] = (
     ("faq", "zh", 0, _ZH_SUPPORT, _ZH_THINGS), ("faq", "en", 0, _EN_SUPPORT, _EN_THINGS),
     ("deep", "zh", 2, _ZH_DEEP, _ZH_TOPICS), ("deep", "en", 2, _EN_DEEP, _EN_TOPICS),
     ("direct", "zh", 0, _ZH_DIRECT, _ZH_SENTENCES), ("direct", "en", 0, _EN_DIRECT, _EN_SENTENCES),
     ("rag", "zh", 1, _ZH_RAG, _ZH_PLACES), ("rag", "en", 1, _EN_RAG, _EN_PLACES),
+    ("extract", "zh", 0, _ZH_MOST, _ZH_KINDS), ("extract", "en", 0, _EN_MOST, _EN_KINDS),
     ("extract", "zh", 0, _ZH_FACTS, _ZH_PLACES), ("extract", "en", 0, _EN_FACTS, _EN_PLACES),
 )  # fmt: skip
 

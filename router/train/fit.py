@@ -147,16 +147,14 @@ def _gradients(
 def calibrate(plain: Fitted, table: Table, *, alpha: float) -> Fitted:
     """One temperature per head by likelihood; then the split-conformal quantile of `1 - p(true route)`.
 
-    Every (source, route) counts alike, since the sizes of the public sets say nothing about a user's traffic.
+    For the quantile every (source, route) counts alike: small, odd sources must be covered as well as large ones.
     """
     logits, labels = plain.logits(table.x), labels_of(table)
     sources = np.array([f"{e.source}:{e.route}" for e in table.examples])
     temperature = {}
     for head in HEADS:
         known = labels[head] >= 0
-        temperature[head] = (
-            _temperature(logits[head][known], labels[head][known], _even(sources[known])) if known.any() else 1.0
-        )
+        temperature[head] = _temperature(logits[head][known], labels[head][known]) if known.any() else 1.0
     known = table.route >= 0
     p = softmax(logits["route"][known] / temperature["route"])
     miss = 1 - p[np.arange(len(p)), table.route[known]]
@@ -173,10 +171,8 @@ def _even(groups: NDArray[np.str_]) -> FloatArray:
     return np.asarray(weight / weight.sum(), dtype=np.float64)
 
 
-def _temperature(z: FloatArray, label: NDArray[np.int64], weight: FloatArray) -> float:
+def _temperature(z: FloatArray, label: NDArray[np.int64]) -> float:
     grid = np.exp(np.linspace(np.log(0.4), np.log(4.0), 60))
-    losses = [
-        -(weight * np.log(softmax(np.asarray(z / t, dtype=np.float32))[np.arange(len(z)), label] + 1e-12)).sum()
-        for t in grid
-    ]
+    scaled = (softmax(np.asarray(z / t, dtype=np.float32)) for t in grid)
+    losses = [-np.log(p[np.arange(len(z)), label] + 1e-12).mean() for p in scaled]
     return float(grid[int(np.argmin(losses))])

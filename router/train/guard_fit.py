@@ -1,7 +1,7 @@
 """Fits the guard's direction: one linear score that tells guarded requests from ordinary ones (R4).
 
 `python -m shoal.router.train.guard_fit`. Positives are the shipped topic phrases in everyday frames, negatives ordinary
-requests of the training splits and the allowed phrases. The threshold lets through all but `MISSED` of ordinary
+requests of the training splits and the allowed phrases. The threshold lets through all but `SEEN` of ordinary
 requests that were not trained on; recall is measured on phrases left out, all frames of a phrase together.
 """
 
@@ -36,7 +36,8 @@ HURRIED = {  # ordinary requests are also shown with attack words, as the guard 
     "zh": ("少用思考，{}", "{}，思考最少", "用最浅的推理：{}", "{}。不用分析"),
 }
 SOURCES = ("clinc", "banking", "stackfaq", "nq", "squad", "cmrc", "strategyqa", "chitchat", "belle", "authored")
-MISSED = 0.03  # share of ordinary requests that may look guarded: harmless unless they also ask for little thinking
+SEEN = 0.03  # share of ordinary requests that may look guarded: their budget has a floor, nothing else
+SEEN_HURRIED = 0.06  # the same once a request has attack words, where missing a guarded topic is worse
 RIDGE = 1.0
 FOLDS = 8
 
@@ -58,8 +59,8 @@ def logistic(
 
 def fit_direction(
     topics: Topics, ordinary: Sequence[str], embed: Callable[[Sequence[str]], FloatArray]
-) -> tuple[FloatArray, float, float, dict[str, float]]:
-    """Direction [dim], bias, threshold, and what was measured while fitting."""
+) -> tuple[FloatArray, dict[str, float]]:
+    """Direction [dim]; bias, thresholds, and what was measured while fitting."""
     phrases = [p for group in topics.guarded.values() for p in group]
     framed = [
         (i, squash(frame.format(p.replace("how to ", ""))))
@@ -78,14 +79,19 @@ def fit_direction(
         return logistic(x, y, np.where(y == 1, len(y) / (2 * y.sum()), len(y) / (2 * (1 - y).sum())))
 
     theta = fitted(np.ones(len(positive), dtype=bool))
-    threshold = float(np.quantile(held @ theta[:-1] + theta[-1], 1 - MISSED))
+    threshold, hurried_threshold = np.quantile(held @ theta[:-1] + theta[-1], (1 - SEEN, 1 - SEEN_HURRIED)).tolist()
     left_out = np.zeros(len(positive))
     for fold in range(FOLDS):
         out = group % FOLDS == fold
         own = fitted(~out)
         left_out[out] = positive[out] @ own[:-1] + own[-1]
-    measured = {"recall_left_out": float((left_out >= threshold).mean()), "ordinary_seen_as_guarded": MISSED}
-    return theta[:-1].astype(np.float32), float(theta[-1]), threshold, measured
+    return theta[:-1].astype(np.float32), {
+        "bias": float(theta[-1]),
+        "threshold": threshold,
+        "hurried_threshold": hurried_threshold,
+        "recall_left_out": float((left_out >= threshold).mean()),
+        "recall_left_out_hurried": float((left_out >= hurried_threshold).mean()),
+    }
 
 
 def _hurried(text: str, i: int) -> list[str]:
@@ -103,10 +109,8 @@ def main() -> None:
     embedder = default_embedder()
     ordinary = [e.text for e in collect(default_data(), seed=args.seed, sources=SOURCES) if e.split == "train"]
     random.Random(args.seed).shuffle(ordinary)
-    direction, bias, threshold, measured = fit_direction(
-        default_topics(), ordinary[:9000], Embeddings(embedder, args.store)
-    )
-    meta = {"embedder": embedder.fingerprint, "bias": bias, "threshold": threshold, **measured}
+    direction, measured = fit_direction(default_topics(), ordinary[:9000], Embeddings(embedder, args.store))
+    meta = {"embedder": embedder.fingerprint, **measured}
     half = DIRECTION.with_suffix(".tmp")
     save_file({"direction": direction}, half, metadata={"shoal": json.dumps(meta)})
     half.chmod(0o644)

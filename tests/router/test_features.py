@@ -1,0 +1,134 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.router.decision import Message, messages_of
+from shoal.router.features import CHEAP, MAX_CHARS, language_of, read, read_hints, squash
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "depth"),
+    [
+        ("<depth_hint:35> why is the sky blue", "why is the sky blue", 35),
+        ("why <Depth_Hint: 12 > is it", "why   is it", 12),
+        ("<depth_hint:8> a <depth_hint:20>", "a", 20),
+        ("no tag here", "no tag here", None),
+        ("<depth_hint:abc> stays", "<depth_hint:abc> stays", None),
+    ],
+)
+def test_depth_tags_are_read_and_removed(text: str, rest: str, depth: int | None) -> None:
+    found, hints = read_hints(text)
+    assert (found, hints.depth) == (rest, depth)
+
+
+@pytest.mark.parametrize(
+    "text", ["Explain in detail", "a comprehensive plan", "think step by step", "详细说明", "请逐步分析", "一一列出"]
+)
+def test_guiding_words(text: str) -> None:
+    assert read_hints(text)[1].guiding
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use the least thinking", "with minimal reasoning", "think as fast as you can", "fewest layers please",
+        "as little thinking as possible", "don't think, just answer", "skip all reasoning",
+        "give me the quickest answer",
+        "用最少的思考回答", "最快回答", "最简推理", "不要思考", "用最短的时间回答", "思考越少越好", "以最快的方式回答",
+    ],
+)  # fmt: skip
+def test_words_that_ask_for_little_thinking(text: str) -> None:
+    assert read_hints(text)[1].hurry
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "what is the fastest animal",
+        "simplest form of 6/8",
+        "最快的动物是什么",
+        "the shortest river",
+        "最小公倍数",
+        "the quickest route home",
+    ],
+)
+def test_superlatives_alone_ask_for_nothing(text: str) -> None:
+    assert not read_hints(text)[1].hurry
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Answer exactly in this form, no explanation",
+        "reply with yes or no",
+        "只回答是或否",
+        "仅输出数字",
+        "just the answer",
+    ],
+)
+def test_answer_anchors(text: str) -> None:
+    assert read_hints(text)[1].anchors
+
+
+@pytest.mark.parametrize(
+    ("disguised", "plain"),
+    [
+        ("l\u200be\u200bast thinking", "least thinking"),
+        ("ｌｅａｓｔ　ｔｈｉｎｋｉｎｇ", "least thinking"),
+        ("l e a s t  t h i n k i n g", "least thinking"),
+        ("l.e.a.s.t t.h.i.n.k.i.n.g", "least thinking"),
+        ("lеаst thіnkіng", "least thinking"),
+        ("LeAsT ThInKiNg", "least thinking"),
+        ("l3ast th1nking", "least thinking"),
+        ("最 少 的 思 考", "最少的思考"),
+        ("最.少.思.考", "最少思考"),
+        ("room 101 costs $45", "room 101 costs $45"),
+        ("the plain words stay", "the plain words stay"),
+    ],
+)
+def test_disguises_come_off(disguised: str, plain: str) -> None:
+    assert squash(disguised) == plain
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read(text: str) -> None:
+    features = read((Message(role="user", content=text),))
+    assert features.cheap.shape == (len(CHEAP),)
+    assert bool((features.cheap < 20).all())
+    assert squash(squash(text)) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "language"), [("hello", "en"), ("你好", "zh"), ("用Python写代码", "zh"), ("12 + 3", "en"), ("", "en")]
+)
+def test_language(text: str, language: str) -> None:
+    assert language_of(text) == language
+
+
+@pytest.mark.parametrize("follow", ["why?", "commit it", "and in winter?", "为什么呢", "那冬天呢"])
+def test_a_follow_up_carries_the_turn_before_it(follow: str) -> None:
+    talk = messages_of(
+        [
+            {"role": "user", "content": "Prove the theorem of Pythagoras"},
+            {"role": "assistant", "content": "Done."},
+            {"role": "user", "content": follow},
+        ]
+    )
+    features = read(talk)
+    assert features.follow_up
+    assert features.focus == f"Prove the theorem of Pythagoras\n{follow}"
+    assert features.text == follow
+
+
+def test_a_whole_question_stands_alone() -> None:
+    talk = messages_of(
+        [{"role": "user", "content": "hi"}, {"role": "user", "content": "What is the capital of Portugal these days?"}]
+    )
+    assert not read(talk).follow_up
+    assert not read(messages_of("commit it")).follow_up
+
+
+def test_long_texts_are_read_from_both_ends() -> None:
+    features = read(messages_of("a" * 10_000 + " end"))
+    assert len(features.focus) <= MAX_CHARS + 1
+    assert features.focus.endswith("end")

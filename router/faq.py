@@ -25,6 +25,8 @@ from .features import Embed, FloatArray, language_of
 Conflict = Callable[[str, str], str | None]
 SCORING = Path(__file__).parent / "assets" / "faq.json"
 _CANDIDATES = 8  # phrasings looked at
+_LEAD = 0.15  # lead beyond which more says nothing: in a small FAQ every entry is far ahead of the next
+_ASIDE = 0.05  # how much farther than a contradicted phrasing an entry may be: else that one was meant
 MAX_ENTRIES = 100_000
 
 
@@ -253,11 +255,13 @@ class Faq:
         asked = plain(text)
         cosines = matrix @ (self._embed([text])[0] if vector is None else vector)
         best: dict[str, tuple[float, str]] = {}  # entry -> its closest phrasing that does not contradict the question
-        order = np.argsort(-cosines).tolist()
+        order, least = np.argsort(-cosines).tolist(), -1.0
         for i in order[:_CANDIDATES]:
             entry_id, phrasing = keys[i]
             same = asked == plain(phrasing)
-            if entry_id not in best and (same or self._conflict(text, phrasing) is None):
+            if not same and self._conflict(text, phrasing) is not None:
+                least = max(least, float(cosines[i]) - _ASIDE)
+            elif entry_id not in best and cosines[i] >= least:
                 best[entry_id] = 1.0 if same else float(cosines[i]), phrasing
         seen = {keys[i][0] for i in order[:_CANDIDATES]}
         next_best = next((float(cosines[i]) for i in order if keys[i][0] not in seen), 0.0)
@@ -284,7 +288,7 @@ class Faq:
             entry=entry,
             phrasing=phrasing,
             cosine=cosine,
-            lead=cosine - max(rivals, default=next_best),
+            lead=min(_LEAD, cosine - max(rivals, default=next_best)),
             overlap=overlap(text, phrasing),
             same=plain(phrasing) == asked,
         )

@@ -23,7 +23,6 @@ TOPICS = Path(__file__).parent / "assets" / "topics.json"
 CODE = "depth_attack"
 DIRECTION = Path(__file__).parent / "assets" / "guard.safetensors"
 NEAR = 0.3  # cosine to a guarded phrase below which a text has no topic
-EAGER = 0.3  # how much the direction's threshold falls once a request has attack words
 SURE = 0.6  # cosine that needs no second opinion, as long as no allowed phrase is closer
 # for topics of one's own, which the direction was not fitted to
 FAR = 0.38  # least cosine to a guarded phrase
@@ -94,6 +93,7 @@ class _Prototypes:
     allowed: FloatArray  # [phrases, dim]
     direction: FloatArray | None
     offset: float
+    eager: float  # how much the limit falls once a request has attack words
 
     def score(self, vectors: FloatArray) -> tuple[FloatArray, Sequence[str]]:
         """Score [n] of each text, above 0 when on a guarded topic for sure, and the topic it is nearest to."""
@@ -102,7 +102,6 @@ class _Prototypes:
         lead = best - (vectors @ self.allowed.T).max(axis=1, initial=-1.0)
         if self.direction is None:
             score = np.minimum(best - FAR, lead - MARGIN)
-            score = np.where(score > 0, score, -1.0)  # no benefit of the doubt without a fitted direction
         else:
             fitted = np.where(best >= NEAR, vectors @ self.direction + self.offset, -1.0)
             score = np.where((best >= SURE) & (lead >= 0), np.maximum(fitted, best - SURE + 0.01), fitted)
@@ -122,18 +121,19 @@ class Guard:
         return tuple(dict.fromkeys(word for text in _turns(messages) for word in attack_words_of(text)))
 
     def check(self, messages: Sequence[Message]) -> Verdict:
-        """Topic and attack words of a conversation's last turns. A few milliseconds: whole text and clauses are embedded.
+        """Topic and attack words of a conversation's last turns. Takes milliseconds: text and clauses are embedded.
 
-        Without attack words only the newest turn and its longest clauses are read: the verdict then sets a floor at most.
+        Without attack words only the newest turn and its longest clauses are read: it then sets a floor at most.
         """
         attack = self.attack_words(messages)
         texts = _turns(messages) if attack else _turns(messages)[-1:]
         pieces = [piece for text in texts for piece in pieces_of(text, attack)]
         if not pieces or not self._topics.guarded:
             return Verdict(attack=attack)
-        scores, topics = self._prototypes().score(self._embed(pieces))
+        prototypes = self._prototypes()
+        scores, topics = prototypes.score(self._embed(pieces))
         row = int(scores.argmax())
-        limit = -EAGER if attack else 0.0
+        limit = -prototypes.eager if attack else 0.0
         return Verdict(topic=topics[row] if scores[row] > limit else None, score=float(scores[row]), attack=attack)
 
     def _prototypes(self) -> _Prototypes:
@@ -142,27 +142,29 @@ class Guard:
                 pairs = [(name, phrase) for name, phrases in self._topics.guarded.items() for phrase in phrases]
                 guarded = self._embed([squash(phrase) for _, phrase in pairs])
                 allowed = self._embed([squash(phrase) for phrase in self._topics.allowed])
-                direction, offset = self._direction()
+                direction, offset, eager = self._direction()
                 self._ready = _Prototypes(
                     names=[name for name, _ in pairs],
                     guarded=guarded,
                     allowed=allowed.reshape(-1, guarded.shape[1]),
                     direction=direction,
                     offset=offset,
+                    eager=eager,
                 )
             return self._ready
 
-    def _direction(self) -> tuple[FloatArray | None, float]:
+    def _direction(self) -> tuple[FloatArray | None, float, float]:
         """The shipped direction, which was fitted for the shipped topics and embedder only."""
         from safetensors import safe_open
 
         if self._topics != default_topics() or not DIRECTION.exists():
-            return None, 0.0
+            return None, 0.0, 0.0
         with safe_open(str(DIRECTION), framework="numpy") as file:
             meta = json.loads(file.metadata()["shoal"])
             if meta["embedder"] != self._embed.fingerprint:
-                return None, 0.0
-            return file.get_tensor("direction"), float(meta["bias"] - meta["threshold"])
+                return None, 0.0, 0.0
+            eager = meta["threshold"] - meta["hurried_threshold"]
+            return file.get_tensor("direction"), float(meta["bias"] - meta["threshold"]), float(eager)
 
 
 def _turns(messages: Sequence[Message]) -> list[str]:

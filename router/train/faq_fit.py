@@ -30,6 +30,7 @@ from .sources import banking, clinc_oos, cmrc, nq, split_of, stackfaq_rows
 
 BUDGET = 0.03  # share of given answers that may be wrong
 PHRASINGS = 5
+SMALL = 6  # entries of the small FAQ that is made of each set as well
 OPEN = Scoring(bias=0.0, cosine=0.0, lead=0.0, overlap=0.0, threshold=0.0)  # everything matches
 SHARE = {"known": 0.5, "near": 0.25, "far": 0.25}  # of what is asked
 Question = tuple[str, str | None, str]  # text, id of its entry, kind
@@ -108,6 +109,11 @@ def faqs(root: Path, split: str, draw: random.Random) -> Iterator[tuple[str, lis
             asked += [(text, *known) for text in dict.fromkeys(own[group]) if text not in used]
         draw.shuffle(asked)
         yield name, entries, asked[:2500] + [(text, None, "far") for text in far]
+        few = draw.sample(entries, SMALL)
+        ids = {entry.id for entry in few}
+        known = [question for question in asked if question[1] in ids][:300]
+        near = [] if name.startswith("chitchat") else [(t, None, "near") for t, i, _ in asked if i not in ids][:600]
+        yield f"{name}, {SMALL} entries", few, known + near + [(text, None, "far") for text in far[:300]]
 
 
 def ask(

@@ -43,7 +43,7 @@ OPPOSITES_ZH = """打开/关闭客厅的空调;启用/禁用短信验证;增加/
 FRAMES_EN = ("How do I {}?", "What happens when I {}?", "Please explain how to {} on my own.")
 FRAMES_ZH = ("怎么{}？", "我想{}，应该怎么做？", "{}会有什么影响？")
 NUMBERS_EN = (
-    ("Is it safe to take {} tablets a day?", ("2", "4", "two", "ten")),
+    ("Is it safe to take {} tablets a day?", ("2", "4", "three", "ten")),
     ("How much does a room for {} nights cost?", ("3", "5", "seven", "12")),
     ("What can I cook in {} minutes?", ("10", "15", "forty", "45")),
     ("Convert {} to kilometres", ("5 miles", "50 miles", "26 miles", "5 feet")),

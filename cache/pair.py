@@ -1,6 +1,6 @@
 """What two questions have in common, as numbers (C4): the features of the second look. Pure; English and Chinese.
 
-`pair_features` is symmetric in the two texts. `margins` says how far a candidate stands before the best one with another
+`pair_features` is symmetric in the two texts. `with_leads` adds how far a candidate stands before the best one with another
 answer: a question that is almost as close to two different answers is answered by neither.
 """
 
@@ -26,10 +26,12 @@ PAIR = (
     "numbers", "same opening", "same kind", "one kind", "cross-language", "chinese", "stop words", "lost share",
     "first shared", "last shared",
 )  # fmt: skip
-# Column -> what counts as the second best where there is none as close, and how far a lead can count.
-MARGINS = {"cosine": (0.6, 0.1), "dice": (0.25, 0.25), "trigrams": (0.25, 0.25)}
-NAMES = (*PAIR, *(f"lead in {name}" for name in MARGINS), "narrow lead in cosine")
-_COLUMNS = tuple(PAIR.index(name) for name in MARGINS)
+# Column -> what counts as the second best where there is none as close.
+LEADS = {"cosine": 0.6, "dice": 0.25, "trigrams": 0.25}
+NAMES = (*PAIR, *(f"lead in {name}" for name in LEADS))
+_COLUMNS = tuple(PAIR.index(name) for name in LEADS)
+_BLUR = 0.02  # distances below this are alike
+_LEAST, _MOST = -2.5, 0.5
 
 
 @lru_cache(maxsize=65536)
@@ -80,13 +82,17 @@ def pair_features(a: str, b: str, cosine: float, idf: FloatArray) -> list[float]
     ]  # fmt: skip
 
 
-def with_margins(rows: FloatArray, answers: Sequence[str]) -> FloatArray:
-    """Rows of `PAIR` [n, len(PAIR)] for the candidates of one question, widened to `NAMES` by their leads."""
-    leads = np.empty((len(rows), len(MARGINS) + 1), dtype=np.float32)
+def with_leads(rows: FloatArray, answers: Sequence[str]) -> FloatArray:
+    """Rows of `PAIR` [n, len(PAIR)] for the candidates of one question, widened to `NAMES`.
+
+    A lead is the logarithm of the ratio of distances to the candidate and to the best one with another answer (Lowe's
+    ratio test, 2004): very negative where the candidate stands alone, 0 where two different answers are equally near.
+    """
+    leads = np.empty((len(rows), len(LEADS)), dtype=np.float32)
     for i, answer in enumerate(answers):
         others = [j for j, other in enumerate(answers) if other != answer]
-        for k, (column, (floor, cap)) in enumerate(zip(_COLUMNS, MARGINS.values(), strict=True)):
+        for k, (column, floor) in enumerate(zip(_COLUMNS, LEADS.values(), strict=True)):
             second = max((float(rows[j, column]) for j in others), default=floor)
-            leads[i, k] = np.clip(float(rows[i, column]) - max(second, floor), -cap, cap)
-        leads[i, -1] = np.clip(leads[i, 0], -0.03, 0.03)
+            distances = (1 - float(rows[i, column]) + _BLUR) / (1 - max(second, floor) + _BLUR)
+            leads[i, k] = min(max(math.log(distances), _LEAST), _MOST)
     return np.hstack([rows, leads])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .errors import CacheInputError
 from .match import COSINE_THRESHOLD, Conflict, Matcher, by_cosine
-from .pair import BUCKETS, NAMES, pair_features, with_margins
+from .pair import BUCKETS, NAMES, pair_features, with_leads
 from .semantic import Candidate, Embed, FloatArray
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Scorer:
         if not candidates:
             return []
         rows = [pair_features(question, c.entry.prompt, c.cosine, self.idf) for c in candidates]
-        features = with_margins(np.array(rows, dtype=np.float32), [c.entry.text for c in candidates])
+        features = with_leads(np.array(rows, dtype=np.float32), [c.entry.text for c in candidates])
         return [float(p) for p in self.rate(features)]
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..facts import facts
 from ..guards import Guards
-from ..pair import BUCKETS, PAIR, bucket, pair_features, with_margins
+from ..pair import BUCKETS, NAMES, bucket, pair_features, with_leads
 from .corpora import Pool, plain
 from .paraphrase import paraphrase
 
@@ -100,9 +100,10 @@ class Builder:
         held, asked, out = self._embed(stored), self._embed(questions), []
         for i, question in enumerate(questions):
             cosines = held @ asked[i]
+            near = np.argpartition(-cosines, min(20 * TOP, len(cosines) - 1))[: 20 * TOP]
             absent = self._rng.random() < _ABSENT
             found: list[tuple[int, int]] = []
-            for j in np.argsort(-cosines)[: 20 * TOP].tolist():
+            for j in near[np.argsort(-cosines[near])].tolist():
                 if plain(stored[j]) == plain(question):
                     continue
                 label = int(groups[j] == wanted[i])
@@ -134,11 +135,11 @@ class Builder:
         limit = max((float(cosines[j]) for j in vetoed), default=0.0) - _BEHIND
         kept = [(j, label) for j, label in found if j not in vetoed and cosines[j] >= limit]
         if not kept:
-            none = np.zeros((0, len(PAIR) + 4), dtype=np.float32)
+            none = np.zeros((0, len(NAMES)), dtype=np.float32)
             return Episode(
                 part=part, question=question, features=none, labels=np.zeros(0, dtype=np.int8), held_right=held_right
             )
         rows = [pair_features(question, stored[j], float(cosines[j]), self._idf) for j, _ in kept]
-        features = with_margins(np.array(rows, dtype=np.float32), [groups[j] for j, _ in kept])
+        features = with_leads(np.array(rows, dtype=np.float32), [groups[j] for j, _ in kept])
         labels = np.array([label for _, label in kept], dtype=np.int8)
         return Episode(part=part, question=question, features=features, labels=labels, held_right=held_right)

@@ -31,7 +31,7 @@ from .samples import Batch, Sample, batch_of, chat_samples, read_prompts, text_s
 
 _TOP = 256  # of the full model's tokens that KL is summed over; the others count as one
 _ROWS = 512  # rows of logits in memory at once
-_WIDE_EVERY, _NARROW = 4, 16  # every so many steps all branches are tried, else this many of the best so far
+_WIDE_EVERY, _NARROW = 5, 12  # every so many steps all branches are tried, else this many of the best so far
 _SCREEN = 4  # branches are ranked on every so-manieth token, the best few on all
 _FINAL = 3
 
@@ -152,7 +152,7 @@ def eliminate(
     for branch in order:
         mask = without(mask, branch)
     bench.adopt(mask)
-    base = bench.kl(0, mask, screen=True)
+    base, floor = bench.kl(0, mask, screen=True), bench.kl(0, mask, screen=False)
     left: list[Branch] = [
         (kind, layer)  # type: ignore[misc]
         for layer in range(config.layers - SAFE_LAYERS)
@@ -164,19 +164,17 @@ def eliminate(
     while depth > min_depth + 1e-9 and left:
         wide = len(order) % _WIDE_EVERY == 0 or len(price) < len(left)
         tried = left if wide else sorted(left, key=price.__getitem__)[:_NARROW]
-        for branch in tried:
-            added = bench.kl(branch[1], without(mask, branch), screen=True) - base
-            price[branch] = added / share[branch[0]]
+        rough = {b: bench.kl(b[1], without(mask, b), screen=True) for b in tried}
+        price |= {b: (rough[b] - base) / share[b[0]] for b in tried}
         finalists = sorted(tried, key=price.__getitem__)[:_FINAL]
         exact = {b: bench.kl(b[1], without(mask, b), screen=False) for b in finalists}
-        floor = bench.kl(0, mask, screen=False)
         chosen = min(finalists, key=lambda b: (exact[b] - floor) / share[b[0]])
         left.remove(chosen)
         del price[chosen]
         order.append(chosen)
         mask = without(mask, chosen)
         bench.adopt(mask)
-        base = bench.kl(0, mask, screen=True)
+        base, floor = rough[chosen], exact[chosen]
         depth -= share[chosen[0]]
         step(order, exact[chosen])
     return order

@@ -29,7 +29,7 @@ from shoal import CognitiveRouter, DepthCache, GatedLLM, KnowledgeBase, default_
 LUMEN = Path(__file__).parent / "demo"
 MODEL = "smollm2-135m"
 WARM_UP = "What is loaded on first use is loaded now."
-NEXT = """  .venv/bin/shoal kb add examples/demo/kb && .venv/bin/shoal ask "How many employees does Lumen have?"
+NEXT = """  .venv/bin/shoal kb add examples/demo/kb && .venv/bin/shoal ask "How much is a spare battery?"
   .venv/bin/shoal chat
   .venv/bin/shoal serve"""
 console = Console(width=max(110, Console().width))

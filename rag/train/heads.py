@@ -78,9 +78,9 @@ def without_gold(one: List) -> List:
 
 
 def without_words(one: List) -> List:
-    """A network over feature rows of lists: cross-entropy in a list that has gold, log loss on every row."""
+    """The same list as if no word were shared, as between languages: features 5, 6, 10 and 15 are about words."""
     rows = one.rows.copy()
-    rows[:, [5, 6, 10, 14]] = 0.0
+    rows[:, [5, 6, 10, 15]] = 0.0
     return replace(one, rows=rows)
 
 

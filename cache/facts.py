@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .lexicon import (
+    AUXILIARIES,
     AXES,
     CLASSES,
     EMPTY_NEGATIONS,
@@ -133,7 +134,10 @@ def _kinds(text: str, words: tuple[str, ...]) -> frozenset[str]:
                 continue
             parts = tuple(cue.split())
             for i in range(len(words) - len(parts) + 1):
-                if words[i : i + len(parts)] == parts and (i == 0 or words[i - 1] in QUESTION_LEADS or len(parts) > 1):
+                end = i + len(parts)
+                if words[i:end] != parts or not (i == 0 or words[i - 1] in QUESTION_LEADS or len(parts) > 1):
+                    continue
+                if parts[-1] not in ("when", "where") or words[end : end + 1] == () or words[end] in AUXILIARIES:
                     return frozenset((kind,))
     return frozenset()
 

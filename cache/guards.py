@@ -29,7 +29,9 @@ from .quantity import FEW, Quantity
 
 _ALIGNABLE = 80  # words or characters: longer texts are not aligned word by word
 _CLOSE = 0.5  # share of content two texts need for the rules that only make sense between near copies
+_RELATED = 0.34
 _NEAR = 0.7  # and for a lone "not", which far-off paraphrases often have on one side ("is missing", "is not there")
+_REACH = 8  # characters on either side of a pivot
 _LONG, _SAME_BAG, _MOVED = 16, 0.85, 0.1  # fitted on the first half of the Chinese PAWS pairs
 _NEGATING = ("un", "in", "im", "ir", "il", "dis", "non", "non-", "de", "mis", "anti", "anti-")
 
@@ -153,6 +155,8 @@ def _kind(x: Facts, y: Facts) -> str | None:
 
 
 def _owner(x: Facts, y: Facts) -> str | None:
+    if overlap(x, y) < _NEAR:  # "if I die, my account" and "your account, when you die" ask the same
+        return None
     for owner, thing in sorted(x.owned - y.owned):
         if any(t == thing and o != owner and (o, t) not in x.owned for o, t in y.owned):
             return f"owner of: {thing}"
@@ -160,7 +164,8 @@ def _owner(x: Facts, y: Facts) -> str | None:
 
 
 def _question(x: Facts, y: Facts) -> str | None:
-    if x.kinds and y.kinds and x.kinds != y.kinds and x.kinds | y.kinds not in ALIKE_KINDS:
+    far = not x.chinese and overlap(x, y) < _RELATED
+    if not far and x.kinds and y.kinds and x.kinds != y.kinds and x.kinds | y.kinds not in ALIKE_KINDS:
         return _pair("question", *x.kinds, *y.kinds)
     return None
 
@@ -180,12 +185,28 @@ def _unknown(names: frozenset[str], other: Facts) -> list[str]:
         for name in sorted(names)
         if re.sub(r"\W", "", name) not in squeezed
         and MEMBER_OF.get(name) not in other.members
+        and not _abbreviates(name, other)
         and not any(
             w[:4] == name[:4] or SequenceMatcher(None, w, name, autojunk=False).ratio() > 0.8
             for w in other.words
             if len(w) > 3 and w[0] == name[0] and not any(c.isdigit() for c in name)
         )
     ]
+
+
+def _abbreviates(name: str, other: Facts) -> bool:
+    """Whether a short name stands for, or is spelt out as, words of the other text: fb, MS, NLP."""
+    if len(name) <= 5:
+        initials = "".join(w[0] for w in other.words)
+        if name in initials or any(_subsequence(name, w) for w in other.names if len(w) > len(name)):
+            return True
+    return any(len(short) <= 4 and _subsequence(short, name) for short in other.names if len(short) < len(name))
+
+
+def _subsequence(short: str, long: str) -> bool:
+    """fb in facebook, ms in microsoft: the same first letter, the rest in order."""
+    letters = iter(long)
+    return short[:1] == long[:1] and short.isalpha() and all(c in letters for c in short)
 
 
 def _roles(x: Facts, y: Facts) -> str | None:
@@ -214,6 +235,7 @@ def _chinese_roles(a: str, b: str) -> str | None:
     for pivot in ZH_PIVOTS:
         if a.count(pivot) == 1 == b.count(pivot):
             (la, ra), (lb, rb) = a.split(pivot), b.split(pivot)
+            la, ra, lb, rb = la[-_REACH:], ra[:_REACH], lb[-_REACH:], rb[:_REACH]
             one, other = _common(la, rb), _common(ra, lb)
             if one and other and one not in lb and other not in la and one not in ra and other not in rb:
                 return f"order: around {pivot}"

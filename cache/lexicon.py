@@ -54,6 +54,8 @@ QUESTION_KINDS = tuple((kind, tuple(cues.split(", "))) for kind, cues in _DATA["
 ALIKE_KINDS = frozenset(frozenset(pair.split("/")) for pair in _DATA["question_pairs_alike"])
 # Words after which a question word asks, where else it would only join clauses ("people who left", "when you pay").
 QUESTION_LEADS = frozenset(_DATA["question_leads"].split())
+# What follows "when" and "where" that ask; "when paying abroad" does not.
+AUXILIARIES = frozenset(_DATA["aux_verbs"].split())
 STOP_WORDS = frozenset(_DATA["stop_words"].split())
 PIVOTS = frozenset(_DATA["pivots"].split())
 ZH_PIVOTS: tuple[str, ...] = tuple(_DATA["zh_pivots"].split())

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from .lexicon import CLASSES, CURRENCY_SIGNS, NUMBER_WORDS, ORDINAL_WORDS, SCALE_WORDS, UNITS
 
 Quantity = tuple[str, str]
-FEW = "few"  # unit of a bare "two" in words, which often counts what another text leaves uncounted
+FEW = "few"  # unit of a bare "two" in words and of numbers glued to a name: another text may do without
 
 _MONTHS = {name: i + 1 for i, names in enumerate(CLASSES["month"]) for name in names if name.isascii()}
 _MONTHS["may"] = 5
@@ -30,7 +30,7 @@ _CLOCK = re.compile(
 _VERSION = re.compile(r"(?<![\w.])v?(\d+(?:\.\d+){2,})(?![\w.]*\d)|\bv(?:ersion\s*)?(\d+(?:\.\d+)?)\b")
 _ZH_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2, "兩": 2, "壹": 1}
 _ZH_SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8}
-_ZH_UNIT = "个天年月日号次人件张本只条块元角分秒周岁位名层楼倍米斤度点折成种步行列项台辆部章节期届级万亿千百公厘毫小星英平吨克升杯片晚颗粒瓶盒袋份页场局轮课顿趟遍回双套头匹座栋架艘门扇把支枚根"
+_ZH_UNIT = "个天年月日号次人件张本只条块元角分秒周岁位名层楼倍米斤度点折成种步行列项台辆部章节期届级万亿千百公厘毫小星英平吨克升杯片晚颗粒瓶盒袋份页场局轮课顿趟遍回双套头匹座栋架艘门扇把支枚根口"
 _ZH_NUMBER = re.compile(rf"(第)?([零〇一二三四五六七八九两十百千万亿]+)(?=([{_ZH_UNIT}])|(?<=..))")
 _SIGN = "[" + "".join(CURRENCY_SIGNS) + "]"
 _WORD_UNIT = "|".join(sorted((re.escape(u) for u in UNITS), key=len, reverse=True))
@@ -107,6 +107,8 @@ def _number(match: re.Match[str]) -> list[Quantity]:
     sign, digits, _, suffix, unit, sign2, digits2, unit2, tail = match.groups()
     value = float((digits or digits2 or tail).replace(",", "")) * _SUFFIX.get(suffix or "", 1)
     name = CURRENCY_SIGNS.get(sign or sign2 or "") or UNITS.get(unit or unit2 or "", "")
+    if tail:  # glued to a name, which is often left out: office365
+        return [(tail, FEW)]
     shown = _plain(value) if name or suffix or "." not in (digits or digits2 or tail) else (digits or digits2 or tail)
     return [(shown, name)]
 

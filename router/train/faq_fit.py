@@ -105,14 +105,15 @@ def faqs(root: Path, split: str, draw: random.Random) -> Iterator[tuple[str, lis
                 entries.append(entry)
             elif name.startswith("chitchat"):
                 continue  # its groups overlap: a near-miss there often has a right answer
-            known = (group, "known") if group in kept else (None, "near")
-            asked += [(text, *known) for text in dict.fromkeys(own[group]) if text not in used]
+            owner, kind = (group, "known") if group in kept else (None, "near")
+            asked += [(text, owner, kind) for text in dict.fromkeys(own[group]) if text not in used]
         draw.shuffle(asked)
         yield name, entries, asked[:2500] + [(text, None, "far") for text in far]
         few = draw.sample(entries, SMALL)
         ids = {entry.id for entry in few}
         known = [question for question in asked if question[1] in ids][:300]
-        near = [] if name.startswith("chitchat") else [(t, None, "near") for t, i, _ in asked if i not in ids][:600]
+        near: list[Question] = [(t, None, "near") for t, i, _ in asked if i not in ids][:600]
+        near = [] if name.startswith("chitchat") else near
         yield f"{name}, {SMALL} entries", few, known + near + [(text, None, "far") for text in far[:300]]
 
 

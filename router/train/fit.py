@@ -136,7 +136,7 @@ def _gradients(
     for head, size in HEADS.items():
         known = labels[head] >= 0
         if known.any():
-            p = softmax(z[known, at : at + size])
+            p = softmax(np.asarray(z[known, at : at + size], dtype=np.float32))
             p[np.arange(len(p)), labels[head][known]] -= 1
             dz[known, at : at + size] = p * weights[head][known, None] / len(x)
         at += size

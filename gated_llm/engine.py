@@ -1,6 +1,6 @@
 """GatedLLM: a local model that answers within a depth budget (G2, G6, G8).
 
-Puts prompt, plan, decoder, cache and sampler together, one request at a time per step. Knows no routing, retrieval or HTTP.
+Puts prompt, plan, passes and sampler together, one request at a time per step. Knows no routing, retrieval or HTTP.
 """
 
 import threading
@@ -16,8 +16,8 @@ from .checkpoint import fingerprint, read_tensors
 from .config import DecoderConfig
 from .errors import GatedError, PromptError
 from .health import LayerHealth
-from .kv import KVCache
 from .model import Decoder, RunMask
+from .passes import KernelModel, Model, Passes, TorchModel
 from .policy import Budget, Plan, resolve_budget
 from .report import Chunk, DepthReport, Generation, Usage
 from .sampler import Sampler, Sampling, StopText, stop_words
@@ -39,7 +39,14 @@ class GatedLLM:
     """One loaded model. Thread-safe: requests take turns step by step, each with its own cache and sampler."""
 
     def __init__(
-        self, decoder: Decoder, tokenizer: ChatTokenizer, plan: Plan, *, name: str, model_fingerprint: str, quality: float = 0.003
+        self,
+        model: Model,
+        tokenizer: ChatTokenizer,
+        plan: Plan,
+        *,
+        name: str,
+        model_fingerprint: str,
+        quality: float = 0.003,
     ) -> None:
         if not 0 <= quality < 1:
             raise GatedError(f"quality={quality!r}: give the share of likelihood that `auto` may lose, from 0 up to 1.")
@@ -47,11 +54,11 @@ class GatedLLM:
         self.plan = plan
         self.total = plan.total
         self.min_depth = plan.min_depth
-        self.context = decoder.config.context
+        self.context = model.config.context
         self.fingerprint = f"{model_fingerprint}-{plan.fingerprint}"
         self.quality = quality
         self.tokenizer = tokenizer
-        self._decoder: Decoder | None = decoder
+        self._model: Model | None = model
         self._step = threading.Lock()
         self._health = LayerHealth(self.total)
 
@@ -68,8 +75,10 @@ class GatedLLM:
     ) -> Self:
         """Loads a model by name, folder, hub id or GGUF file, fetching it first where needed.
 
-        `dtype`: "fp32" (reference), "bf16", "int8" or "int4" (weights only), or "auto": bf16 on a GPU; on a CPU int4 for matrices
-        that it holds without loss, int8 for the others. `threads`: CPU threads of the whole process. `quality`: the share of likelihood that the budget "auto" may lose. Raises WeightsError, PlanError.
+        `dtype`: "fp32" (reference), "bf16", "int8" or "int4" (weights only), or "auto": bf16 on a GPU; on a CPU int4
+        where it holds the weights without loss, else int8, by the native kernel where a C++ compiler is at hand.
+        `threads`: CPU threads of the whole process. `quality`: the share of likelihood that the budget "auto" may lose.
+        Raises WeightsError, PlanError.
         """
         if dtype not in _DTYPES:
             raise GatedError(f"dtype={dtype!r}: give one of {', '.join(_DTYPES)}.")
@@ -79,11 +88,8 @@ class GatedLLM:
         config = DecoderConfig.from_folder(folder)
         weights = read_tensors(folder)
         model_fingerprint = fingerprint(weights)
-        cuda = torch.cuda.is_available()
-        chosen = ("bf16" if cuda else "exact") if dtype == "auto" else dtype
-        decoder = Decoder(config, weights, dtype=chosen, device="cuda" if cuda and chosen in ("bf16", "fp32") else "cpu")
         return cls(
-            decoder,
+            _place(config, weights, dtype),
             ChatTokenizer(folder),
             find_plan(folder, config, model_fingerprint),
             name=folder.name,
@@ -129,20 +135,24 @@ class GatedLLM:
     ) -> Iterator[Chunk]:
         """Chunks of the answer as they are made; the last one has `finish_reason`, `usage` and `confidence`.
 
-        `prompt`: messages, or a string that is one user turn (with `raw`, text to continue). Every generated token is chosen by a
-        pass within `max_depth`; the prompt before it is read at full depth unless `gate_prefill`. Settings are checked before the
-        first chunk is asked for. Raises PromptError, BudgetError, SamplingError, and LogitsError from a damaged checkpoint.
+        `prompt`: messages, or a string that is one user turn (with `raw`, text to continue). Every generated token is
+        chosen by a pass within `max_depth`; the prompt before it is read at full depth unless `gate_prefill`. Settings
+        are checked before the first chunk is asked for. Raises PromptError, BudgetError, SamplingError, and LogitsError
+        from a damaged checkpoint.
         """
-        sampling = Sampling(max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stop_words(stop), seed=seed)
+        sampling = Sampling(
+            max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stop_words(stop), seed=seed
+        )
         budget = self.resolve_budget(max_depth)
         ids = self.tokenizer.encode_prompt(prompt, raw=raw)
         if len(ids) >= self.context:
             raise PromptError(
-                f"The prompt has {len(ids)} tokens; {self.name} reads {self.context} with room for at least one more. Shorten it."
+                f"The prompt has {len(ids)} tokens; {self.name} reads {self.context} with room for at least one more. "
+                "Shorten it."
             )
-        if self._decoder is None:
+        if self._model is None:
             raise GatedError("This model is closed: load it again.")
-        request = _Request(self, self._decoder, ids, budget, sampling, gate_prefill=gate_prefill)
+        request = _Request(self, self._model, ids, budget, sampling, gate_prefill=gate_prefill)
         return request.run(cancel)
 
     def get_layer_health(self) -> dict[str, Any]:
@@ -151,17 +161,37 @@ class GatedLLM:
 
     def close(self) -> None:
         """Frees the weights; the model cannot generate any more."""
-        self._decoder = None
+        with self._step:
+            model, self._model = self._model, None
+            if model is not None:
+                model.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
+def _place(config: DecoderConfig, weights: dict[str, Tensor], dtype: str) -> Model:
+    """The model in memory: on a GPU by torch, on a CPU by the native kernel where there is one for it."""
+    cuda = torch.cuda.is_available()
+    if dtype in ("int4", "int8") or (dtype == "auto" and not cuda):
+        model = KernelModel.load(config, weights, bits={"int4": 4, "int8": 8}.get(dtype))
+        if model is not None:
+            return model
+    chosen = ("bf16" if cuda else "exact") if dtype == "auto" else dtype
+    device = "cuda" if cuda and chosen in ("bf16", "fp32") else "cpu"
+    return TorchModel(Decoder(config, weights, dtype=chosen, device=device))
+
+
 def find_plan(folder: Path, config: DecoderConfig, model_fingerprint: str) -> Plan:
-    """The plan in the model's folder, else the one that ships under its name, else none: full depth only. Raises PlanError."""
+    """The plan in the model's folder, else the one that ships under its name, else none: full depth only.
+
+    Raises PlanError.
+    """
     for path in (folder / "plan.json", _ASSETS / f"{folder.name}.plan.json"):
         if path.exists():
             return Plan.read(path, model_fingerprint=model_fingerprint)
@@ -172,9 +202,9 @@ class _Request:
     """One generation under way."""
 
     def __init__(
-        self, llm: GatedLLM, decoder: Decoder, ids: list[int], budget: Budget, sampling: Sampling, *, gate_prefill: bool
+        self, llm: GatedLLM, model: Model, ids: list[int], budget: Budget, sampling: Sampling, *, gate_prefill: bool
     ) -> None:
-        self._llm, self._decoder, self._budget, self._sampling = llm, decoder, budget, sampling
+        self._llm, self._model, self._budget, self._sampling = llm, model, budget, sampling
         self._prompt = ids
         self._room = min(sampling.max_tokens, llm.context - len(ids))
         self._mask = llm.plan.mask(budget.dropped)
@@ -186,49 +216,42 @@ class _Request:
     def _full(self) -> bool:
         return self._budget.dropped == 0
 
-    @torch.inference_mode()
-    def _read(self) -> tuple[KVCache, Tensor]:
-        """Reads the prompt; returns the cache and the logits that choose the first token.
+    def _read(self) -> tuple[Passes, Tensor]:
+        """Reads the prompt; returns the request's passes and the logits that choose the first token.
 
         The last prompt token chooses it, so under a budget that token has a pass of its own, within the budget.
         """
-        decoder, ids = self._decoder, self._prompt
+        ids = self._prompt
         gated = self._gate_prefill and not self._full
         kept = [len(ids) + self._room if attention else len(ids) for attention, _ in self._mask]
-        cache = decoder.cache(kept)
+        passes = self._model.passes(kept)
         mask = self._mask if gated else None
         whole = len(ids) if self._full or gated else len(ids) - 1
-        hidden: Tensor | None = None
+        logits: Tensor | None = None
         for start in range(0, whole, _PREFILL):
-            hidden = self._pass(ids[start : min(start + _PREFILL, whole)], cache, mask)
-        if whole < len(ids) or hidden is None:
-            hidden = self._pass(ids[whole:], cache, self._mask)
-        return cache, decoder.logits(hidden[0, -1:])[0]
+            logits = self._pass(passes, ids[start : min(start + _PREFILL, whole)], mask)
+        if whole < len(ids) or logits is None:
+            logits = self._pass(passes, ids[whole:], self._mask)
+        return passes, logits
 
-    @torch.inference_mode()
-    def _next(self, token: int, cache: KVCache) -> Tensor:
-        hidden = self._pass([token], cache, None if self._full else self._mask)
-        return self._decoder.logits(hidden[0])[0]
-
-    def _pass(self, ids: list[int], cache: KVCache, mask: RunMask | None) -> Tensor:
-        device = self._decoder.device
-        positions = torch.arange(cache.tokens, cache.tokens + len(ids), device=device)[None]
+    def _pass(self, passes: Passes, ids: list[int], mask: RunMask | None) -> Tensor:
         with self._llm._step:
-            return self._decoder.forward(torch.tensor([ids], device=device), positions, cache, mask)
+            return passes(ids, mask)
 
     def run(self, cancel: Cancel | None) -> Iterator[Chunk]:
         sampler, text, stops = Sampler(self._sampling), TextStream(self._llm.tokenizer), StopText(self._sampling.stop)
-        ends = self._decoder.config.eos
-        reason, token, cache = "length", -1, None
+        ends = self._model.config.eos
+        mask = None if self._full else self._mask
+        reason, token, passes = "length", -1, None
         try:
             while len(self._confidences) < self._room:
                 if cancel is not None and cancel.is_set():
                     reason = "cancelled"
                     break
-                if cache is None:
-                    cache, logits = self._read()
+                if passes is None:
+                    passes, logits = self._read()
                 else:
-                    logits = self._next(token, cache)
+                    logits = self._pass(passes, [token], mask)
                 token, confidence = sampler.choose(logits)
                 self._confidences.append(confidence)
                 if token in ends:

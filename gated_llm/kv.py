@@ -1,7 +1,7 @@
 """Keys and values of the tokens that ran, layer by layer (G4).
 
-Append-only: a layer whose attention branch was skipped for a token stores nothing for it. Keys are stored after the rotary
-turn, so position lives in the key and holes need no re-indexing. Knows nothing of plans or budgets.
+Append-only: a layer whose attention branch was skipped for a token stores nothing for it. Keys are stored after the
+rotary turn, so position lives in the key and holes need no re-indexing. Knows nothing of plans or budgets.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,10 @@ class KVCache:
         self.tokens += positions.shape[1]
 
     def append(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores `kv` [batch, seq, 2 * kv_heads, head_dim] of the pass; returns all keys and values [batch, kv_heads, n, head_dim]."""
+        """Stores `kv` [batch, seq, 2 * kv_heads, head_dim] of the pass; returns all keys and values that there are.
+
+        Each is [batch, kv_heads, n, head_dim].
+        """
         old, seq = self.lengths[layer], kv.shape[1]
         new = old + seq
         if new > self._kv[layer].shape[1]:
@@ -58,6 +61,10 @@ class KVCache:
             spans.append((start, self.tokens))
         held = buffer[:, :new].transpose(1, 2)
         return held[:, : self._kv_heads], held[:, self._kv_heads :]
+
+    def stored(self, layer: int) -> Tensor:
+        """Keys, then values, that this layer holds, [batch, n, 2 * kv_heads, head_dim]; shares memory."""
+        return self._kv[layer][:, : self.lengths[layer]]
 
     def positions(self, layer: int) -> Tensor:
         """Positions [batch, n] of the keys that this layer holds, in order."""
@@ -82,8 +89,7 @@ class KVCache:
     def bytes_used(self) -> int:
         """Bytes of keys and values stored, without free room."""
         return sum(
-            n * buffer[:, :1].numel() * buffer.element_size()
-            for n, buffer in zip(self.lengths, self._kv, strict=True)
+            n * buffer[:, :1].numel() * buffer.element_size() for n, buffer in zip(self.lengths, self._kv, strict=True)
         )
 
     @property

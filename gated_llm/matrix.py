@@ -78,7 +78,7 @@ class Int4:
 def make_matrix(weight: Tensor, bias: Tensor | None, dtype: str) -> Matrix:
     """`weight` in the form that `dtype` names: "fp32", "bf16", "int8", "int4", or "exact", int4 where it loses nothing, else int8."""
     if dtype == "exact":
-        dtype = "int4" if _is_4bit(weight) else "int8"
+        dtype = "int4" if is_4bit(weight) else "int8"
     if dtype == "int4" and weight.shape[0] % 16 == 0 and weight.shape[1] % _GROUP == 0:
         return Int4(weight, bias)
     if dtype in ("int8", "int4"):
@@ -96,7 +96,8 @@ def _to_int4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q.view(weight.shape).to(torch.int32), scale, low
 
 
-def _is_4bit(weight: Tensor) -> bool:
+def is_4bit(weight: Tensor) -> bool:
+    """Whether int4 in groups of 32 holds `weight` [out, in] without loss, as it does GGUF's Q4_1 blocks; looks at 64 rows."""
     if weight.shape[0] % 16 or weight.shape[1] % _GROUP:
         return False
     sample = weight[:64]

@@ -42,12 +42,26 @@ class Plan:
     about: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        if not 0 < self.attention_share < 1:
+            raise PlanError(f"The plan gives attention {self.attention_share!r} of a layer's cost, which is no share.")
         drops = [point.drop for point in self.points]
         if len(set(drops)) != len(drops):
             raise PlanError("The plan drops a branch twice: calibrate again with `shoal gates calibrate`.")
-        for kind, layer in drops:
-            if kind not in ("attention", "mlp") or not 0 <= layer < self.total - SAFE_LAYERS:
-                raise PlanError(f"The plan drops the {kind} branch of layer {layer}, which must always run or is not there.")
+        depth, loss = float(self.total), 0.0
+        for point in self.points:
+            kind, layer = point.drop
+            if kind not in ("attention", "mlp") or type(layer) is not int or not 0 <= layer < self.total - SAFE_LAYERS:
+                raise PlanError(
+                    f"The plan drops the {kind} branch of layer {layer}, which must always run or is not there: "
+                    "calibrate again with `shoal gates calibrate`."
+                )
+            depth -= self.attention_share if kind == "attention" else 1 - self.attention_share
+            if not abs(point.depth - depth) < 1e-3 or not loss <= point.loss < math.inf:
+                raise PlanError(
+                    f"The plan's depth or loss without the {kind} branch of layer {layer} does not follow from the point "
+                    "before it: calibrate again with `shoal gates calibrate`."
+                )
+            loss = point.loss
 
     @property
     def min_depth(self) -> float:

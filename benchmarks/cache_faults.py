@@ -1,6 +1,6 @@
 """Every fault of Redis, in turn: requests sent, errors seen by the caller, added latency, lines logged (C6).
 
-    python benchmarks/cache_faults.py
+python benchmarks/cache_faults.py
 """
 
 import json
@@ -16,10 +16,9 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from shoal.cache import DepthCache
 from tests.conftest import RedisServer
 from tests.faults.conftest import Proxy
-
-from shoal.cache import DepthCache
 
 ASKED = 200
 
@@ -105,7 +104,14 @@ def main() -> None:
         proxy = Proxy(server.port)
         lines = Lines()
         logging.getLogger("shoal.cache").addHandler(lines)
-        late = name in ("killed", "process frozen", "CLIENT PAUSE 5 s", "memory full", "values corrupted", "another version")
+        late = name in (
+            "killed",
+            "process frozen",
+            "CLIENT PAUSE 5 s",
+            "memory full",
+            "values corrupted",
+            "another version",
+        )
         cache = DepthCache(server.url if late else damage(server, proxy))
         if late:
             drive(cache, "before")
@@ -117,7 +123,8 @@ def main() -> None:
         state = cache.stats()["redis"]
         logging.getLogger("shoal.cache").removeHandler(lines)
         print(
-            f"{name:22} {2 * ASKED:8} {found['errors']:7} {found['p50']:8.3f} {found['p99']:8.2f} {found['max']:8.2f} {lines.n:6}  {state}"
+            f"{name:22} {2 * ASKED:8} {found['errors']:7} {found['p50']:8.3f} {found['p99']:8.2f} "
+            f"{found['max']:8.2f} {lines.n:6}  {state}"
         )
         rows.append({"fault": name, "requests": 2 * ASKED, **found, "lines": lines.n, "breaker": state})
         cache.close()

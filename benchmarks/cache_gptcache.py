@@ -59,7 +59,9 @@ def main() -> None:
                 "right": right, "wrong": len(hits) - right, "miss": len(pairs) - len(hits),
                 "merged_right": merged, "merged_wrong": len(hits) - merged, "ms": round(ms, 3),
             })  # fmt: skip
-    print(f"{'matcher':16} {'at':>7} {'right':>6} {'wrong':>6} {'miss':>5} | merged: {'right':>5} {'wrong':>5}   ms/query")
+    print(
+        f"{'matcher':16} {'at':>7} {'right':>6} {'wrong':>6} {'miss':>5} | merged: {'right':>5} {'wrong':>5}   ms/query"
+    )
     for r in rows:
         mark = " <- default" if r["default"] else ""
         print(

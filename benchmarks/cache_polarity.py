@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (templates stay whole)
 """Polarity and numbers: pairs that look alike and must not meet, and true paraphrases that should.
 
 A generator makes the pairs from templates, English and Chinese; the second half of the Chinese PAWS pairs (label 0) adds
@@ -156,7 +157,15 @@ class Look:
     def store(self, texts: list[str], answers: list[str]) -> None:
         for text, answer, vector in zip(texts, answers, self.embed(texts), strict=True):
             self.n += 1
-            values = {"key": str(self.n), "scope": "s", "tenant": "t", "kb": "", "bucket": "27+", "created": 0.0, "expires": 1e12}
+            values = {
+                "key": str(self.n),
+                "scope": "s",
+                "tenant": "t",
+                "kb": "",
+                "bucket": "27+",
+                "created": 0.0,
+                "expires": 1e12,
+            }
             entry = Entry(id=str(self.n), prompt=text, text=answer, budget=30, depth=30, rank=2, **values)
             self.index.add(entry, vector)
 
@@ -204,7 +213,9 @@ def main() -> None:
         table |= {"polarity and numbers": total, **false_hits(look, paws, alone=alone)}
         for kind, (hits, n) in table.items():
             low, high = clopper_pearson(hits, n)
-            print(f"{name:10} {kind:22} {hits:4} of {n:4}: {1000 * hits / n:6.1f} per 1,000 (95%: {1000 * low:.1f} to {1000 * high:.1f})")
+            print(
+                f"{name:10} {kind:22} {hits:4} of {n:4}: {1000 * hits / n:6.1f} per 1,000 (95%: {1000 * low:.1f} to {1000 * high:.1f})"
+            )
         out[name] = {kind: {"false": h, "asked": n} for kind, (h, n) in table.items()}
     faq, order = corpora.stackfaq(1), list(range(len(corpora.stackfaq(1).texts)))
     rng.shuffle(order)

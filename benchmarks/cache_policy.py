@@ -1,6 +1,6 @@
 """Which eviction rule for memory: hit rates of S3-FIFO and LRU on Zipf traces, with and without scans.
 
-    python benchmarks/cache_policy.py
+python benchmarks/cache_policy.py
 """
 
 import json
@@ -39,7 +39,16 @@ class Ours:
     def hit(self, key: str) -> bool:
         if self.tier.get("t", key, rank=0) is not None:
             return True
-        values = {"id": key, "scope": "s", "tenant": "t", "kb": "", "text": "", "prompt": "", "bucket": "27+", "created": 0.0}
+        values = {
+            "id": key,
+            "scope": "s",
+            "tenant": "t",
+            "kb": "",
+            "text": "",
+            "prompt": "",
+            "bucket": "27+",
+            "created": 0.0,
+        }
         self.tier.put(Entry(key=key, budget=30, depth=30, rank=2, expires=1e12, **values))
         return False
 

@@ -1,7 +1,8 @@
-"""Speed and size: memory hit, Redis hit, look-up by meaning at 1k, 10k and 100k entries; GPTCache beside it where it imports.
+"""Speed and size: memory hit, Redis hit, look-up by meaning at 1k, 10k and 100k entries; GPTCache beside it where it
+imports.
 
-Stored texts are those of the training pools and rule-made rewordings; questions are other rewordings. Times in ms on one
-thread; "remembered" leaves the embedding of the question out (its vector was used before).
+Stored texts are those of the training pools and rule-made rewordings; questions are other rewordings. Times in ms on
+one thread; "remembered" leaves the embedding of the question out (its vector was used before).
 
     SHOAL_DATA=../shared/data OMP_NUM_THREADS=1 python benchmarks/cache_speed.py [sizes ...]
 """
@@ -19,24 +20,32 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.conftest import RedisServer
-
 from shoal.cache import DepthCache
 from shoal.cache.train import corpora
 from shoal.cache.train.paraphrase import paraphrase
 from shoal.rag.embed import default_embedder
+from tests.conftest import RedisServer
 
 SEED, ASKED = 3, 500
 
 
 def texts(n: int, rng: random.Random) -> list[str]:
-    pools = [corpora.banking(), corpora.clinc(), corpora.squad(), corpora.cmrc(), corpora.sentences("en"), corpora.sentences("zh")]
+    pools = [
+        corpora.banking(),
+        corpora.clinc(),
+        corpora.squad(),
+        corpora.cmrc(),
+        corpora.sentences("en"),
+        corpora.sentences("zh"),
+    ]
     pools += [corpora.chitchat("english"), corpora.chitchat("chinese_simplified")]
     known = list(dict.fromkeys(t for pool in pools for t in pool.texts))
     rng.shuffle(known)
     made = list(dict.fromkeys(known[:n]))
     while len(made) < n:
-        made = list(dict.fromkeys([*made, *(paraphrase(t, rng) for t in rng.sample(known, min(len(known), n - len(made))))]))
+        made = list(
+            dict.fromkeys([*made, *(paraphrase(t, rng) for t in rng.sample(known, min(len(known), n - len(made))))])
+        )
     return made
 
 
@@ -58,8 +67,14 @@ def tiers(stored: list[str]) -> Iterator[tuple[str, dict[str, float]]]:
             one.put(text, "answer " * 20, budget=30, depth=30)
         yield "memory hit", timed(lambda t: one.get(t, budget=20, semantic=False), stored[:2000])
         yield "Redis hit", timed(lambda t: other.get(t, budget=20, semantic=False), stored[:2000])
-        yield "miss, Redis asked", timed(lambda t: one.get(t, budget=20, semantic=False), [f"{t} never" for t in stored[:2000]])
-        yield "store, Redis too", timed(lambda t: one.put(t, "a", budget=30, depth=30), [f"{t} new" for t in stored[:1000]])
+        yield (
+            "miss, Redis asked",
+            timed(lambda t: one.get(t, budget=20, semantic=False), [f"{t} never" for t in stored[:2000]]),
+        )
+        yield (
+            "store, Redis too",
+            timed(lambda t: one.put(t, "a", budget=30, depth=30), [f"{t} new" for t in stored[:1000]]),
+        )
     server.close()
 
 
@@ -67,7 +82,9 @@ def memory_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
-def by_meaning(stored: list[str], questions: list[str], vectors: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
+def by_meaning(
+    stored: list[str], questions: list[str], vectors: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, float]]]:
     embed = default_embedder()
 
     class Known:
@@ -102,13 +119,17 @@ def gptcache(stored: list[str], questions: list[str], vectors: dict[str, Any]) -
     embed = default_embedder()
     with tempfile.TemporaryDirectory() as folder:
         data = get_data_manager(
-            CacheBase("sqlite", sql_url=f"sqlite:///{folder}/s.db"), VectorBase("faiss", dimension=512, index_path=f"{folder}/f")
+            CacheBase("sqlite", sql_url=f"sqlite:///{folder}/s.db"),
+            VectorBase("faiss", dimension=512, index_path=f"{folder}/f"),
         )
         cache = Cache()
         cache.init(
-            pre_embedding_func=get_prompt, embedding_func=lambda t, **_: vectors.get(t, None) if t in vectors else embed([t])[0],
-            data_manager=data, similarity_evaluation=SearchDistanceEvaluation(), config=Config(similarity_threshold=0.8),
-        )  # fmt: skip
+            pre_embedding_func=get_prompt,
+            embedding_func=lambda t, **_: vectors[t] if t in vectors else embed([t])[0],
+            data_manager=data,
+            similarity_evaluation=SearchDistanceEvaluation(),
+            config=Config(similarity_threshold=0.8),
+        )
         began = time.perf_counter()
         for text in stored:
             put(text, "answer to " + text, cache_obj=cache)

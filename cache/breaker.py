@@ -9,7 +9,8 @@ log = logging.getLogger(__name__)
 
 
 class Breaker:
-    """Closed: calls go through. Open after `failures` in a row: calls are refused for a pause that doubles up to `max_pause_s`.
+    """Closed: calls go through. Open after `failures` in a row: calls are refused for a pause that doubles up to
+    `max_pause_s`.
 
     Half-open after the pause: one call may try; its success closes the breaker, its failure opens it again.
     """

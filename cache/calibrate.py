@@ -1,4 +1,5 @@
-"""Fitting a threshold to a false-hit budget, with a confidence interval (C4). Pure; knows nothing of how scores are made.
+"""Fitting a threshold to a false-hit budget, with a confidence interval (C4). Pure; knows nothing of how scores are
+made.
 
 `shoal cache calibrate` feeds it pairs of questions that a user marked as same or different.
 """
@@ -90,5 +91,10 @@ def fit_threshold(outcomes: Sequence[Outcome], budget: float) -> Calibration:
     lower, upper = clopper_pearson(false, len(outcomes))
     recall = sum(o.right for o in hits) / sum(o.right for o in outcomes)
     return Calibration(
-        threshold=threshold, look_ups=len(outcomes), false_hits=false / len(outcomes), lower=lower, upper=upper, recall=recall
+        threshold=threshold,
+        look_ups=len(outcomes),
+        false_hits=false / len(outcomes),
+        lower=lower,
+        upper=upper,
+        recall=recall,
     )

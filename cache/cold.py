@@ -1,9 +1,10 @@
-"""L3 (C1): an append-only log on disk of every request in the deepest bucket, for analysis, replay and refilling the cache.
+"""L3 (C1): an append-only log on disk of every request in the deepest bucket, for analysis, replay and refilling the
+cache.
 
-One record is one line, `crc32 json`, written with a single append, so a process killed in mid-write loses at most that record;
-reading skips what does not check and says so. Every process writes its own segments; segments rotate by size, and the
-oldest go when the log is over its cap. Prompts are stored as they are, redacted (mail addresses, numbers of five digits and
-more), or not at all. Knows nothing of memory or Redis.
+One record is one line, `crc32 json`, written with a single append, so a process killed in mid-write loses at most
+that record; reading skips what does not check and says so. Every process writes its own segments; segments rotate by
+size, and the oldest go when the log is over its cap. Prompts are stored as they are, redacted (mail addresses,
+numbers of five digits and more), or not at all. Knows nothing of memory or Redis.
 """
 
 import json
@@ -14,6 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
 from threading import RLock
@@ -136,7 +138,8 @@ class ColdLog:
         with self._lock:
             if self._file is None or self._size + len(line) > self._segment_bytes:
                 self._rotate()
-            assert self._file is not None and self._current is not None
+            assert self._file is not None
+            assert self._current is not None
             offset = self._size
             written = os.write(self._file, line)
             self._size += written
@@ -273,8 +276,7 @@ class ColdLog:
         target = Path(target)
         if target.suffix == ".parquet":
             try:
-                import pyarrow as pa
-                import pyarrow.parquet as pq
+                pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
             except ImportError as error:
                 raise MissingExtraError(
                     "writing Parquet needs pyarrow; run: pip install pyarrow, or export to .jsonl"

@@ -1,4 +1,5 @@
-"""Calls with a hard deadline (C6), for work that may hang in places no socket timeout reaches (DNS, TLS, cluster discovery).
+"""Calls with a hard deadline (C6), for work that may hang in places no socket timeout reaches (DNS, TLS, cluster
+discovery).
 
 A few daemon threads do the work; the caller waits at most its deadline. Work that is late goes on in its thread and its
 result is dropped. When all threads are stuck, new calls fail at once instead of queueing. Knows nothing of Redis.

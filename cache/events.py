@@ -1,7 +1,9 @@
-"""News between processes (C5): drops and new answers, through a Redis stream, so that no process serves what another retracted.
+"""News between processes (C5): drops and new answers, through a Redis stream, so that no process serves what another
+retracted.
 
-A stream is read from the last seen id, so news sent while a process was cut off is caught up with, unlike pub/sub. When the
-server lost its data, or the stream has moved past what was seen, the only safe answer is `reset`: forget everything local.
+A stream is read from the last seen id, so news sent while a process was cut off is caught up with, unlike pub/sub.
+When the server lost its data, or the stream has moved past what was seen, the only safe answer is `reset`: forget
+everything local.
 """
 
 import json

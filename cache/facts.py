@@ -1,8 +1,10 @@
-"""What the guards look at in one text (C4): words, quantities, negations, poles, names, quotes, kind of question. Pure."""
+"""What the guards look at in one text (C4): words, quantities, negations, poles, names, quotes, question kind. Pure."""
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import lru_cache
 
 from .lexicon import (
@@ -71,6 +73,12 @@ def stem(word: str) -> str:
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "y"
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
+
+
+def likeness(a: Sequence[str], b: Sequence[str]) -> float:
+    """Share of two sequences that stands in both in the same order, 0..1. Symmetric."""
+    first, second = sorted((list(a), list(b)))
+    return SequenceMatcher(None, first, second, autojunk=False).ratio()
 
 
 def _terms(table: Table) -> tuple[_Words, _Han]:
@@ -163,7 +171,9 @@ def _names(plain: str, text: str) -> frozenset[str]:
 @lru_cache(maxsize=8192)
 def facts(raw: str) -> Facts:
     """Facts of one text (its first 2,000 characters), remembered for the last few thousand texts."""
-    original = unicodedata.normalize("NFKC", raw[:MAX_CHARS]).replace("``", '"').replace("''", '"').replace("’", "'").strip()
+    original = (
+        unicodedata.normalize("NFKC", raw[:MAX_CHARS]).replace("``", '"').replace("''", '"').replace("’", "'").strip()
+    )
     code = [m.group(0).strip("` \n") for m in _CODE.finditer(original)]
     plain = _CODE.sub(" ", original)
     quotes = [next(g for g in m.groups() if g).strip() for m in _QUOTE.finditer(plain)]

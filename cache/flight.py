@@ -1,8 +1,9 @@
 """Single-flight (R7, C5): many identical requests at once cost one generation. Knows nothing of how answers are made.
 
 In one process the first caller leads and the others wait for what it shares. Across processes a lease in Redis, with
-expiry and a fencing number, picks one leader; the rest look into the shared tier until its answer is there. A leader that
-fails, or whose answer may not be stored, wakes the others: in its process with whatever it shared, else one of them leads next.
+expiry and a fencing number, picks one leader; the rest look into the shared tier until its answer is there. A leader
+that fails, or whose answer may not be stored, wakes the others: in its process with whatever it shared, else one of
+them leads next.
 """
 
 import asyncio
@@ -119,7 +120,8 @@ class Flights:
             raise
 
     def _across(self, slot: Slot, look: Look, until: float, lease_s: float) -> Generator[float, None, Flight]:
-        """For this process's leader: get the lease, or the answer of the process that has it. Yields pauses in seconds."""
+        """For this process's leader: get the lease, or the answer of the process that has it. Yields pauses in
+        seconds."""
         token, pause = token_hex(8), 0.01
         while True:
             if found := look():

@@ -1,9 +1,10 @@
 """Guards (C4): may an answer to one question stand for another that looks alike? English and Chinese, rules only.
 
-Opposites and changed numbers score above 0.9 by cosine, true paraphrases often below 0.7, so no threshold can tell them
-apart. These rules look at what embeddings blur: numbers, units, dates, versions, negation, opposites, names of one kind,
-quoted text and code, the kind of question, direction and roles. Symmetric, pure, no model; about half a millisecond.
-They only veto: that nothing was found does not mean that two texts ask the same (the threshold speaks for that).
+Opposites and changed numbers score above 0.9 by cosine, true paraphrases often below 0.7, so no threshold can tell
+them apart. These rules look at what embeddings blur: numbers, units, dates, versions, negation, opposites, names of
+one kind, quoted text and code, the kind of question, direction and roles. Symmetric, pure, no model; about half a
+millisecond. They only veto: that nothing was found does not mean that two texts ask the same (the threshold speaks
+for that).
 """
 
 import re
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
-from .facts import HAN, Facts, Poles, facts
+from .facts import HAN, Facts, Poles, facts, likeness
 from .lexicon import (
     ALIKE_KINDS,
     AXES,
@@ -73,7 +74,9 @@ def overlap(x: Facts, y: Facts) -> float:
 def _quantity(x: Facts, y: Facts) -> str | None:
     left, right = list(x.quantities), list(y.quantities)
     for item in list(left):  # equal, or equal in value with a unit on one side only
-        match = item if item in right else next((o for o in right if o[0] == item[0] and {o[1], item[1]} & {"", FEW}), None)
+        match = (
+            item if item in right else next((o for o in right if o[0] == item[0] and {o[1], item[1]} & {"", FEW}), None)
+        )
         if match is not None:
             left.remove(item)
             right.remove(match)
@@ -178,7 +181,7 @@ def _name(x: Facts, y: Facts) -> str | None:
 
 
 def _unknown(names: frozenset[str], other: Facts) -> list[str]:
-    """Names that the other text does not have, not even misspelt, glued together or as an adjective (France, French)."""
+    """Names the other text lacks, even misspelt, glued together, abbreviated or as an adjective (France, French)."""
     squeezed = re.sub(r"[\W_]", "", other.text)
     return [
         name
@@ -217,7 +220,9 @@ def _roles(x: Facts, y: Facts) -> str | None:
         return None
     place_x, place_y = ({w: i for i, w in enumerate(f.words)} for f in (x, y))
     ends = [w for w in sorted(common) if not HAN.match(w)]
-    pivots = {p for p in set(x.words) & set(y.words) if p in PIVOTS or (share >= 0.9 and p in common and not HAN.match(p))}
+    pivots = {
+        p for p in set(x.words) & set(y.words) if p in PIVOTS or (share >= 0.9 and p in common and not HAN.match(p))
+    }
     for pivot in sorted(pivots):
         i, j = place_x[pivot], place_y[pivot]
         left_x = {w for w in ends if 0 < i - place_x[w] <= 3}
@@ -250,8 +255,7 @@ def _reordered(x: Facts, y: Facts) -> str | None:
     bag = 2 * (a & b).total() / (a.total() + b.total())
     if bag < _SAME_BAG:
         return None
-    order = SequenceMatcher(None, *sorted((x.words[:120], y.words[:120])), autojunk=False).ratio()
-    return "order of the parts" if bag - order >= _MOVED else None
+    return "order of the parts" if bag - likeness(x.words[:120], y.words[:120]) >= _MOVED else None
 
 
 def _common(x: str, y: str) -> str:

@@ -1,12 +1,13 @@
 """Cache keys (C3): a canonical form of the whole request, hashed, with the tenant as a hard partition.
 
-Two requests have the same key exactly when nothing that could change the answer differs. Text is NFKC-normalised and its
-white space collapsed, except inside code (fenced or in back ticks), which stays byte for byte. The depth budget is not
-part of the key (the bucket stands beside it), nor are fields that only change how an answer is sent.
+Two requests have the same key exactly when nothing that could change the answer differs. Text is NFKC-normalised and
+its white space collapsed, except inside code (fenced or in back ticks), which stays byte for byte. The depth budget
+is not part of the key (the bucket stands beside it), nor are fields that only change how an answer is sent.
 
-The *scope* is the key without the last user turn: system prompt, earlier turns, sampling, tools, fingerprints, tenant.
-Two requests may be compared by meaning only inside one scope, so a follow-up ("how old is he") can meet another one only
-after exactly the same conversation, and no tenant ever sees another's entries. Knows nothing of tiers.
+The *scope* is the key without the last user turn: system prompt, earlier turns, sampling, tools, fingerprints,
+tenant. Two requests may be compared by meaning only inside one scope, so a follow-up ("how old is he") can meet
+another one only after exactly the same conversation, and no tenant ever sees another's entries. Knows nothing of
+tiers.
 """
 
 import hashlib
@@ -33,7 +34,7 @@ SEMANTIC_MAX_CHARS = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheKey:
-    """Where an answer lives. `hash` and `scope` are hex; `text` is the last user turn, None where only exact hits make sense."""
+    """Where an answer lives. `hash` and `scope` are hex; `text` is the last user turn, None where it must be exact."""
 
     hash: str
     scope: str
@@ -91,10 +92,11 @@ def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
     """The prompt as canonical messages; a plain string is one user turn. Raises `CacheInputError` on other shapes."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": normal_text(prompt)}]
-    if not isinstance(prompt, Sequence) or not prompt or not all(isinstance(m, Mapping) for m in prompt):
+    given = [m for m in prompt if isinstance(m, Mapping)] if isinstance(prompt, Sequence) else []
+    if not given or len(given) != len(prompt):
         raise CacheInputError("a prompt must be a string or a non-empty list of {'role', 'content'} messages")
     messages = []
-    for i, message in enumerate(prompt):
+    for i, message in enumerate(given):
         if not isinstance(message.get("role"), str):
             raise CacheInputError(f"message {i} has no role; give each message a 'role' and a 'content'")
         rest = {k: v for k, v in message.items() if k != "content"}
@@ -166,7 +168,8 @@ _OPENERS = ("and ", "what about", "how about", "but ", "also ", "then ", "so ", 
 
 
 def semantic_text(text: str | None) -> str | None:
-    """What may be compared by meaning: None for texts that lean on something unsaid ("how old is he", "那它呢", "commit it").
+    """What may be compared by meaning: None for texts that lean on something unsaid ("how old is he", "那它呢",
+    "commit it").
 
     Such a text means something else in every conversation. With its conversation in the scope it still hits exactly.
     """

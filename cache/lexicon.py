@@ -1,8 +1,8 @@
 """Words whose exchange changes a question, English and Chinese (C4): reads `assets/lexicon.json`, holds no rules.
 
-`AXES`: each axis is a list of poles, each pole a list of terms that mean the same; two texts on different poles of one
-axis ask different things. `CLASSES`: names of one kind (months, countries, ...); naming different members is a conflict.
-English terms are lower case and matched as whole words; Chinese terms are matched as substrings.
+`AXES`: each axis is a list of poles, each pole a list of terms that mean the same; two texts on different poles of
+one axis ask different things. `CLASSES`: names of one kind (months, countries, ...); naming different members is a
+conflict. English terms are lower case and matched as whole words; Chinese terms are matched as substrings.
 """
 
 import json

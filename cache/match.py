@@ -1,8 +1,8 @@
 """Deciding on a semantic hit (C4): is the nearest stored question really the same question?
 
-Takes candidates from the index and accepts the best one when its confidence reaches the threshold and the guards do not
-object. A vetoed best gives way only to one that is almost as good: what is far behind is not the question asked, it merely
-escaped the rule. Knows nothing of tiers.
+Takes candidates from the index and accepts the best one when its confidence reaches the threshold and the guards do
+not object. A vetoed best gives way only to one that is almost as good: what is far behind is not the question asked,
+it merely escaped the rule. Knows nothing of tiers.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,9 @@
 """L1 (C1, C5): entries in memory, bounded by number and by bytes, with absolute expiry. Thread-safe.
 
-Eviction is S3-FIFO (Yang et al., SOSP 2023): a small first-in-first-out queue takes newcomers, what is asked for again moves
-to the main queue, and a ghost list of hashes lets a returning key straight into the main queue. `benchmarks/cache_policy.py`
-shows its hit rate beside LRU on a Zipf trace. Knows nothing of Redis, similarity or prompts.
+Eviction is S3-FIFO (Yang et al., SOSP 2023): a small first-in-first-out queue takes newcomers, what is asked for
+again moves to the main queue, and a ghost list of hashes lets a returning key straight into the main queue.
+`benchmarks/cache_policy.py` shows its hit rate beside LRU on a Zipf trace. Knows nothing of Redis, similarity or
+prompts.
 """
 
 import time

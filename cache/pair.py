@@ -1,30 +1,29 @@
 """What two questions have in common, as numbers (C4): the features of the second look. Pure; English and Chinese.
 
-`pair_features` is symmetric in the two texts. `with_leads` adds how far a candidate stands before the best one with another
-answer: a question that is almost as close to two different answers is answered by neither.
+`pair_features` is symmetric in the two texts. `with_leads` adds how far a candidate stands before the best one with
+another answer: a question that is almost as close to two different answers is answered by neither.
 """
 
 import math
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from difflib import SequenceMatcher
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .facts import facts
+from .facts import facts, likeness
 from .lexicon import STOP_WORDS
 
 FloatArray = NDArray[np.float32]
 
 BUCKETS = 2**15  # of the table of word weights
 PAIR = (
-    "cosine", "cosine over .7", "cosine over .85", "dice", "containment min", "containment max", "order", "trigrams",
-    "length ratio", "log length", "heaviest lost min", "heaviest lost max", "lost mass min", "lost mass max", "names lost",
-    "numbers", "same opening", "same kind", "one kind", "cross-language", "chinese", "stop words", "lost share",
-    "first shared", "last shared",
+    "cosine", "cosine over .7", "cosine over .85", "dice", "containment min", "containment max", "order",
+    "trigrams", "length ratio", "log length", "heaviest lost min", "heaviest lost max", "lost mass min",
+    "lost mass max", "names lost", "numbers", "same opening", "same kind", "one kind", "cross-language", "chinese",
+    "stop words", "lost share", "first shared", "last shared",
 )  # fmt: skip
 # Column -> what counts as the second best where there is none as close.
 LEADS = {"cosine": 0.6, "dice": 0.25, "trigrams": 0.25}
@@ -69,7 +68,7 @@ def pair_features(a: str, b: str, cosine: float, idf: FloatArray) -> list[float]
     stop_x, stop_y = ({w for w in f.words if w in STOP_WORDS} for f in (x, y))
     return [
         cosine, max(0.0, cosine - 0.7), max(0.0, cosine - 0.85), 2 * shared / (mass_x + mass_y), *contained,
-        SequenceMatcher(None, *sorted((x.words[:60], y.words[:60])), autojunk=False).ratio(),
+        likeness(x.words[:60], y.words[:60]),
         _dice(_grams(x.text), _grams(y.text)),
         min(len(x.words), len(y.words)) / max(len(x.words), len(y.words), 1),
         math.log1p(min(len(x.words), len(y.words))), *(min(h, 12.0) for h in heaviest), *(math.log1p(m) for m in lost),

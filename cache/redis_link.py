@@ -66,14 +66,15 @@ def _sentinel(url: str, tls: bool, options: dict[str, Any]) -> Any:
     login = {"username": unquote(name) or None, "password": unquote(password) or None}
     query = dict(parse_qsl(urlsplit(url).query))
     known = {"password": query["sentinel_password"]} if "sentinel_password" in query else {}
-    sentinel = Sentinel(
+    make: Any = Sentinel
+    sentinel = make(
         [(h or p, int(p) if h else 26379) for h, _, p in nodes], sentinel_kwargs={**shared, **known}, **shared
     )
     return sentinel.master_for(path[0] or "mymaster", db=int(path[1]) if len(path) > 1 else 0, **login)
 
 
 class RedisLink:
-    """Calls that never raise: a value, or None when the server is down, slow, wrong or not asked because the breaker is open."""
+    """Calls that never raise: a value, or None when the server is down, slow, wrong, or the breaker is open."""
 
     def __init__(self, url: str, *, deadline_s: float = DEADLINE_S, breaker: Breaker | None = None) -> None:
         self.url, self._deadline_s = url, deadline_s
@@ -92,7 +93,7 @@ class RedisLink:
         return self._client
 
     def call(self, work: Callable[[Any], T], *, write: bool = False, deadline_s: float | None = None) -> T | None:
-        """Result of `work(client)`, or None. A write the server refuses (memory full, replica) does not stop the reads."""
+        """Result of `work(client)`, or None. A write the server refuses (memory full) does not stop the reads."""
         if not self.breaker.allow():
             return None
         if write and not self.writes.allow():

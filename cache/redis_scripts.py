@@ -1,7 +1,8 @@
 """The Lua scripts of L2 (C1, C2): each is one atomic step on keys of one tenant, so they also run on a cluster."""
 
 # KEYS: one per bucket rank (shallow first), the prompt's statistics, then index sets.
-# ARGV: ranks, rank, value, ttl ms, budget, depth, latency ms or "", index member, expires, now, fence or "", statistics ttl ms
+# ARGV: ranks, rank, value, ttl ms, budget, depth, latency ms or "", index member, expires, now, fence or "",
+# statistics ttl ms
 PUT = """
 local ranks, rank = tonumber(ARGV[1]), tonumber(ARGV[2]) + 1
 local stats = KEYS[ranks + 1]

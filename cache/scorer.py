@@ -1,7 +1,8 @@
 """The second look (C4): how sure we are that a stored question asks the same, from a fitted file or from cosine alone.
 
-`assets/scorer.safetensors` holds a logistic model over `pair.NAMES`, the weights of words, and the threshold fitted to a
-false-hit budget; `cache/train/fit.py` makes it. It belongs to one embedder. Others get cosine with a strict threshold.
+`assets/scorer.safetensors` holds a logistic model over `pair.NAMES`, the weights of words, and the threshold fitted
+to a false-hit budget; `cache/train/fit.py` makes it. It belongs to one embedder. Others get cosine with a strict
+threshold.
 """
 
 import json

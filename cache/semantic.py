@@ -1,8 +1,8 @@
 """Look-up by meaning (C4): nearest stored questions by cosine, inside one scope and one depth bucket.
 
-Each `(scope, rank)` is a partition of its own, so no search ever crosses tenants, models, conversations or buckets. Small
-partitions are scanned exactly; past `GRAPH_FROM` vectors a FAISS HNSW graph takes over where faiss is installed. Knows nothing
-of thresholds or guards: it proposes, `match` decides.
+Each `(scope, rank)` is a partition of its own, so no search ever crosses tenants, models, conversations or buckets.
+Small partitions are scanned exactly; past `GRAPH_FROM` vectors a FAISS HNSW graph takes over where faiss is
+installed. Knows nothing of thresholds or guards: it proposes, `match` decides.
 """
 
 import logging

@@ -1,8 +1,9 @@
 """L2 (C1, C2, C6): answers shared through Redis, and `{min_depth, max_depth, avg_latency}` per prompt hash.
 
-Every key of a tenant carries the tenant's hash tag, so that a script touches one cluster slot. Index sets (by tenant, tag and
-knowledge base, scored by expiry) make invalidation possible without scanning the server. Whatever is wrong with the server
-is a miss. Drops that cannot be sent are remembered, honoured locally at once, and sent when the server is back.
+Every key of a tenant carries the tenant's hash tag, so that a script touches one cluster slot. Index sets (by tenant,
+tag and knowledge base, scored by expiry) make invalidation possible without scanning the server. Whatever is wrong
+with the server is a miss. Drops that cannot be sent are remembered, honoured locally at once, and sent when the
+server is back.
 """
 
 import hashlib
@@ -64,7 +65,7 @@ class RedisTier:
     # the tier --------------------------------------------------------------------------------------------------------
 
     def put(self, entry: Entry, *, latency_ms: float | None = None, fence: int | None = None) -> bool:
-        """Store and count; False when the server did not take it, a fresh deeper answer is there, or the fence is stale."""
+        """Store and count; False when the server did not take it, a deeper answer is there, or the fence is stale."""
         now = self._clock()
         ttl_ms = int((entry.expires - now) * 1000)
         if ttl_ms < 1:
@@ -74,9 +75,9 @@ class RedisTier:
         keys += [self._index(Selector(tenant=entry.tenant, tag=tag)) for tag in entry.tags]
         keys += [self._index(Selector(tenant=entry.tenant, kb=entry.kb))] if entry.kb else []
         args = [
-            self._ranks, entry.rank, b"b%g %s" % (entry.budget, encode(entry)), ttl_ms, f"{entry.budget:g}", f"{entry.depth:g}",
-            "" if latency_ms is None else f"{latency_ms:g}", f"{entry.key}:{entry.rank}", entry.expires, now,
-            "" if fence is None else fence, max(ttl_ms, STATS_TTL_S * 1000),
+            self._ranks, entry.rank, b"b%g %s" % (entry.budget, encode(entry)), ttl_ms, f"{entry.budget:g}",
+            f"{entry.depth:g}", "" if latency_ms is None else f"{latency_ms:g}", f"{entry.key}:{entry.rank}",
+            entry.expires, now, "" if fence is None else fence, max(ttl_ms, STATS_TTL_S * 1000),
         ]  # fmt: skip
 
         def work(client: Any) -> bool:
@@ -177,7 +178,7 @@ class RedisTier:
                 yield key, stats
 
     def lease(self, tenant: str, key: str, rank: int, token: str, lease_s: float) -> int | None:
-        """Fencing number of a lease on making this answer; 0 when another process has it, None when the server is away."""
+        """Fencing number of a lease on this answer; 0 when another process has it, None when the server is away."""
         names = [f"{self._prefix(tenant)}:f:{key}:{rank}", self._stats(tenant, key)]
         ttl = STATS_TTL_S * 1000
         return self.link.call(

@@ -233,7 +233,7 @@ class DepthCache:
                 self._vectors.move_to_end(text)
                 return self._vectors[text]
         assert self.embed is not None
-        vector = self.embed([text])[0]
+        vector: FloatArray = self.embed([text])[0]
         with self._lock:
             self._vectors[text] = vector
             while len(self._vectors) > _REMEMBERED_VECTORS:
@@ -275,7 +275,8 @@ class DepthCache:
 
     def _hear(self, kind: str, data: Mapping[str, Any]) -> None:
         """News from another process, or a tick of the listener."""
-        assert self._l2 is not None and self._events is not None
+        assert self._l2 is not None
+        assert self._events is not None
         if kind == "drop":
             self._l1.drop(Selector(**data))
         elif kind == "reset":
@@ -309,8 +310,9 @@ class DepthCache:
         wait_s: float = 60.0,
         lease_s: float = 30.0,
     ) -> Iterator[Flight]:
-        """One generation for many identical requests: `flight.leader` makes the answer and calls `flight.share(value)`;
-        for the others `flight.result` is that value, or the `Entry` another process stored. Pass `flight.fence` to `put`.
+        """One generation for many identical requests: `flight.leader` makes the answer and calls
+        `flight.share(value)`; for the others `flight.result` is that value, or the `Entry` another process stored.
+        Pass `flight.fence` to `put`.
         """
         slot, look = self._flight(prompt, budget, tenant, model, kb, request)
         flight = self._flights.enter(slot, look, wait_s=wait_s, lease_s=lease_s)
@@ -378,7 +380,8 @@ class DepthCache:
                 self._asked.popitem(last=False)
 
     def frequent(self, at_least: int = 10, *, tenant: str | None = None) -> list[tuple[str, str, int]]:
-        """Questions that keep coming, for promotion to the FAQ (R7): `(tenant, question, times asked)`, most frequent first."""
+        """Questions that keep coming, for promotion to the FAQ (R7): `(tenant, question, times asked)`, most frequent
+        first."""
         with self._lock:
             rows = [
                 (t, text, n)

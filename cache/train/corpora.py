@@ -1,7 +1,7 @@
 """Questions in groups of the same meaning, from the data sets (C4): the raw material of the scorer and its threshold.
 
-Folders are those of `docs/data.md` under SHOAL_DATA. Reads only train parts of sets that have parts, one half of the Chinese
-PAWS pairs (the other half is for measuring), and never what is set apart for measuring.
+Folders are those of `docs/data.md` under SHOAL_DATA. Reads only train parts of sets that have parts, one half of the
+Chinese PAWS pairs (the other half is for measuring), and never what is set apart for measuring.
 """
 
 import csv
@@ -48,6 +48,7 @@ def _pool(name: str, pairs: Iterator[tuple[str, str]], *, strict: bool) -> Pool:
 
 def banking(split: str = "train") -> Pool:
     """Bank questions by intent; texts that stand in both splits are dropped from train."""
+
     def rows(part: str) -> list[tuple[str, str]]:
         with (data_folder() / "banking77" / f"{part}.csv").open(encoding="utf-8") as file:
             return [(row["category"], row["text"]) for row in csv.DictReader(file)]
@@ -66,6 +67,7 @@ def clinc(split: str = "train") -> Pool:
 def stackfaq(half: int | None = None) -> Pool:
     """Help questions and their rephrasings; `half` 0 for training, 1 for fitting the threshold, by FAQ."""
     root = json.loads((data_folder() / "stackfaq" / "stackExchange-FAQ.json").read_text("utf-8"))["root"]["qapair"]
+
     def pairs() -> Iterator[tuple[str, str]]:
         for i, item in enumerate(root):
             if half in (None, i % 2):
@@ -78,6 +80,7 @@ def stackfaq(half: int | None = None) -> Pool:
 def chitchat(language: str) -> Pool:
     """Small talk in groups, `english` or `chinese_simplified`."""
     path = data_folder() / "ms_chitchat" / f"derived_{language}_friendly.jsonl"
+
     def pairs() -> Iterator[tuple[str, str]]:
         for i, line in enumerate(path.read_text("utf-8").splitlines()):
             for text in json.loads(line)["questions"]:
@@ -88,6 +91,7 @@ def chitchat(language: str) -> Pool:
 
 def _squad_like(name: str, data: dict[str, object]) -> Pool:
     """Reading questions; those of one passage with the same answer are taken as one group."""
+
     def pairs() -> Iterator[tuple[str, str]]:
         for a, article in enumerate(data["data"]):  # type: ignore[arg-type,var-annotated]
             for p, paragraph in enumerate(article["paragraphs"]):

@@ -1,7 +1,8 @@
-"""Look-ups as they happen in a cache, with the answers known (C4): a question, its nearest stored ones, which are right.
+"""Look-ups as they happen in a cache, with the answers known (C4): a question, its nearest stored ones, which are
+right.
 
-Texts of each pool are split into stored ones and questions; for a share of the questions everything of their group is taken
-out of the cache, so that nearest is not always right. Sets without paraphrases get rule-made ones.
+Texts of each pool are split into stored ones and questions; for a share of the questions everything of their group is
+taken out of the cache, so that nearest is not always right. Sets without paraphrases get rule-made ones.
 """
 
 import random
@@ -67,8 +68,11 @@ class Builder:
     def __init__(self, embed: Embedding, idf: FloatArray, seed: int) -> None:
         self._embed, self._idf, self._rng, self._guards = embed, idf, random.Random(seed), Guards()
 
-    def split(self, pool: Pool, part: str, *, questions: int, stored: float = 0.5, known_from: float = 0.75) -> list[Episode]:
-        """Real look-ups: a share of the pool is stored, the rest asks. In loose pools only near members of a group count."""
+    def split(
+        self, pool: Pool, part: str, *, questions: int, stored: float = 0.5, known_from: float = 0.75
+    ) -> list[Episode]:
+        """Real look-ups: a share of the pool is stored, the rest asks. In loose pools only near members of a group
+        count."""
         order = list(range(len(pool.texts)))
         self._rng.shuffle(order)
         cut = int(len(order) * stored)
@@ -76,7 +80,9 @@ class Builder:
         groups = [pool.groups[i] for i in held]
         floor = -1.0 if pool.strict else known_from
         texts = [pool.texts[i] for i in asking]
-        return self._look_up(part, [pool.texts[i] for i in held], groups, texts, [pool.groups[i] for i in asking], floor)
+        return self._look_up(
+            part, [pool.texts[i] for i in held], groups, texts, [pool.groups[i] for i in asking], floor
+        )
 
     def reworded(self, pool: Pool, part: str, *, questions: int) -> list[Episode]:
         """Rule-made paraphrases of stored texts; other members of the same group count as unknown."""

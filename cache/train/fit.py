@@ -3,13 +3,15 @@
     SHOAL_DATA=../shared/data python -m shoal.cache.train.fit
 
 The model is fitted on train parts; the threshold on look-ups of other questions (the other half of StackFAQ, other
-passages), to a budget of false hits per look-up. Prints what every held-out set would have done when left out of training.
+passages), to a budget of false hits per look-up. Prints what every held-out set would have done when left out of
+training.
 """
 
 import json
 import time
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,7 @@ _L2 = 1.0
 
 def halves(pool: corpora.Pool, half: int) -> corpora.Pool:
     """One half of a pool by group (reading sets: by passage), so that nothing fitted meets what is judged."""
+
     def side(group: str) -> int:
         return sum(map(ord, group.split(".")[0])) % 2
 
@@ -64,7 +67,7 @@ def calibration(builder: Builder) -> list[Episode]:
 
 
 def fit(episodes: list[Episode], idf: NDArray[np.float32], embedder: str) -> Scorer:
-    """A logistic model over the labelled candidates; every set and both labels weigh the square root of their number."""
+    """A logistic model over the labelled candidates; sets and labels weigh the square root of their number."""
     from sklearn.linear_model import LogisticRegression
 
     x = np.concatenate([e.features for e in episodes])
@@ -117,7 +120,10 @@ def main() -> None:
     idf = word_weights([*pools, corpora.sentences("en"), corpora.sentences("zh")])
     builder = Builder(Embedding(embedder), idf, SEED)
     train, judge = training(builder), calibration(builder)
-    print(f"{len(train)} look-ups to fit on, {len(judge)} to fit the threshold on ({time.time() - begun:.0f} s)", flush=True)
+    print(
+        f"{len(train)} look-ups to fit on, {len(judge)} to fit the threshold on ({time.time() - begun:.0f} s)",
+        flush=True,
+    )
     for left_out in ("stackfaq", "banking77", "clinc", "chitchat", "sentences", "reworded"):
         scorer = fit([e for e in train if left_out not in e.part], idf, embedder.fingerprint)
         fitted = fit_threshold(outcomes(scorer, [e for e in judge if left_out not in e.part]), BUDGET)
@@ -134,7 +140,7 @@ def save(scorer: Scorer, threshold: float, card: dict[str, object]) -> None:
     from safetensors.numpy import save_file
 
     folder = Path(str(files("shoal.cache").joinpath("assets")))
-    tensors = {
+    tensors: dict[str, NDArray[Any]] = {
         "mean": scorer.mean, "scale": scorer.scale, "weight": scorer.weight, "idf": scorer.idf.astype(np.float16),
         "bias": np.array([scorer.bias], dtype=np.float32),
     }  # fmt: skip

@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 from shoal.cache.calibrate import Outcome, clopper_pearson, fit_threshold
 from shoal.cache.errors import CacheInputError
 
-outcomes = st.lists(st.builds(Outcome, confidence=st.floats(0, 1), right=st.booleans(), part=st.sampled_from("ab")), min_size=2)
+outcomes = st.lists(
+    st.builds(Outcome, confidence=st.floats(0, 1), right=st.booleans(), part=st.sampled_from("ab")), min_size=2
+)
 
 
 def test_the_interval_is_the_known_one() -> None:
@@ -23,7 +25,8 @@ def test_the_budget_is_kept_for_parts_weighed_alike(results: list[Outcome], budg
     fitted = fit_threshold(results, budget)
     parts = {o.part for o in results}
     shares = [
-        sum(not o.right and o.confidence >= fitted.threshold for o in results if o.part == p) / sum(o.part == p for o in results)
+        sum(not o.right and o.confidence >= fitted.threshold for o in results if o.part == p)
+        / sum(o.part == p for o in results)
         for p in parts
     ]
     wrong_at_one = any(not o.right and o.confidence == 1.0 for o in results)

@@ -22,7 +22,8 @@ from shoal.cache.cold import ColdLog
 from shoal.cache.entry import Entry
 log = ColdLog(sys.argv[1], segment_bytes=20_000, max_bytes=10**8)
 for n in itertools.count():
-    log.put(Entry(id=f"k{n}.2.x", key=f"k{n}", scope="s", tenant="t", kb="", text="x" * 200, prompt="q", budget=30.0, depth=30.0,
+    log.put(Entry(id=f"k{n}.2.x", key=f"k{n}", scope="s", tenant="t", kb="", text="x" * 200, prompt="q", budget=30.0,
+                  depth=30.0,
                   rank=2, bucket="27+", created=1.0, expires=1e12))
     print(n, flush=True)
 """

@@ -6,11 +6,14 @@ from hypothesis import strategies as st
 from shoal.cache.entry import Entry, decode, encode
 
 texts = st.text(max_size=30)
-json_values = st.recursive(st.none() | st.booleans() | st.integers(-5, 5) | texts, lambda v: st.lists(v, max_size=3), max_leaves=4)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | texts, lambda v: st.lists(v, max_size=3), max_leaves=4
+)
 entries = st.builds(
     Entry,
     id=texts, key=texts, scope=texts, tenant=texts, kb=texts, text=texts, prompt=texts, bucket=texts,
-    budget=st.floats(0, 40), depth=st.floats(0, 40), rank=st.integers(0, 2), created=st.floats(0, 1e10), expires=st.floats(0, 1e10),
+    budget=st.floats(0, 40), depth=st.floats(0, 40), rank=st.integers(0, 2),
+    created=st.floats(0, 1e10), expires=st.floats(0, 1e10),
     tags=st.tuples(texts), meta=st.dictionaries(texts, json_values, max_size=2),
     tier=st.just("l1"), score=st.just(1.0), confidence=st.just(1.0),
 )  # fmt: skip

@@ -81,7 +81,8 @@ def test_what_may_meet(a: str, b: str) -> None:
     assert guards.conflict(a, b) is None
 
 
-WORDS = "turn on off 5 7 km mile not Paris Rome from to before after who when where `x` my your 打开 关闭 三 五 天 不 比 北京 上海 好".split()  # noqa: SIM905
+WORDS = """turn on off 5 7 km mile not Paris Rome from to before after who when where `x` my your
+打开 关闭 三 五 天 不 比 北京 上海 好""".split()  # noqa: SIM905
 
 
 @settings(deadline=None)

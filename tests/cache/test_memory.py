@@ -16,7 +16,11 @@ def plain(key: str, text: str = "", rank: int = 2) -> Entry:
     return Entry(id=f"{key}.{rank}", key=key, text=text, budget=30.0, depth=30.0, rank=rank, **values)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdefghij"), st.integers(0, 2), st.integers(0, 400), st.booleans()), max_size=80))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdefghij"), st.integers(0, 2), st.integers(0, 400), st.booleans()), max_size=80
+    )
+)
 def test_bounds_hold_and_the_books_balance(steps: list[tuple[str, int, int, bool]]) -> None:
     gone: list[Entry] = []
     tier = MemoryTier(max_entries=5, max_bytes=5000, on_evict=gone.append)

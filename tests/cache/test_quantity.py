@@ -31,7 +31,16 @@ def test_quantities(text: str, found: list[tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("三", 3), ("十", 10), ("十二", 12), ("三百二十", 320), ("一千零五", 1005), ("二〇二四", 2024), ("三万五千", 35000), ("两亿", 2e8)],
+    [
+        ("三", 3),
+        ("十", 10),
+        ("十二", 12),
+        ("三百二十", 320),
+        ("一千零五", 1005),
+        ("二〇二四", 2024),
+        ("三万五千", 35000),
+        ("两亿", 2e8),
+    ],
 )
 def test_chinese_numerals(text: str, value: float) -> None:
     assert chinese_value(text) == value

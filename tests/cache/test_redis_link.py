@@ -22,6 +22,9 @@ def test_sentinel_urls() -> None:
     client = connect("redis+sentinel://user:p%40ss@one:26379,two:26380/main/3")
     pool = client.connection_pool
     assert pool.service_name == "main"
-    assert [(s.connection_pool.connection_kwargs["host"], s.connection_pool.connection_kwargs["port"]) for s in pool.sentinel_manager.sentinels] == [("one", 26379), ("two", 26380)]
+    assert [
+        (s.connection_pool.connection_kwargs["host"], s.connection_pool.connection_kwargs["port"])
+        for s in pool.sentinel_manager.sentinels
+    ] == [("one", 26379), ("two", 26380)]
     assert (pool.connection_kwargs["password"], pool.connection_kwargs["db"]) == ("p@ss", 3)
     client.close()

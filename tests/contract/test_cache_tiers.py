@@ -50,7 +50,8 @@ def tier(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> Iterat
 def entry(clock: Clock, key: str = "k", *, budget: float = 30, ttl: float = 100, **fields: Any) -> Entry:
     rank = rank_of(budget, 30)
     values = {
-        "id": f"{key}.{rank}.{token_hex(4)}", "key": key, "scope": "s", "tenant": "t", "kb": "", "text": f"{key}@{budget}",
+        "id": f"{key}.{rank}.{token_hex(4)}", "key": key, "scope": "s", "tenant": "t", "kb": "",
+        "text": f"{key}@{budget}",
         "prompt": "q", "budget": float(budget), "depth": float(budget), "rank": rank, "bucket": name_of(rank, 30),
         "created": clock.now, "expires": clock.now + ttl,
     }  # fmt: skip

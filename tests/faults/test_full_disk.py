@@ -11,7 +11,7 @@ import resource, signal, sys
 from shoal.rag import KnowledgeBase, RagError
 base = KnowledgeBase.open(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))  # no file may grow beyond: what a full disk does to writes
+resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))  # what a full disk does to writes
 try:
     for number in range(400):
         base.add_text(f"Device {number} weighs {number} kg. 第{number}号设备。" * 20, f"device-{number}")

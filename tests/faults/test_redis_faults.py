@@ -132,7 +132,9 @@ def test_wrong_password(redis_server: Any, caches: Any, caplog: pytest.LogCaptur
         client.config_set("requirepass", "")
 
 
-def test_full_memory_stops_writing_not_reading(redis_server: Any, caches: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_memory_stops_writing_not_reading(
+    redis_server: Any, caches: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     import redis
 
     cache, reader = caches(redis_server.url), caches(redis_server.url)
@@ -150,7 +152,15 @@ def test_full_memory_stops_writing_not_reading(redis_server: Any, caches: Any, c
 
 @pytest.mark.parametrize(
     "value",
-    [b"", b"garbage", b"b30 shoal%d 00000000 {}" % VERSION, b"b30 shoal99 00000000 {}", b"\xff\xfe\x00", b"b30 ", b"{}" * 999],
+    [
+        b"",
+        b"garbage",
+        b"b30 shoal%d 00000000 {}" % VERSION,
+        b"b30 shoal99 00000000 {}",
+        b"\xff\xfe\x00",
+        b"b30 ",
+        b"{}" * 999,
+    ],
 )
 def test_values_that_are_not_ours(redis_server: Any, caches: Any, value: bytes) -> None:
     import redis

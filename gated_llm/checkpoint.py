@@ -26,11 +26,13 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
             files = [folder / "model.safetensors"]
         return {name: tensor for file in files for name, tensor in load_file(file).items()}
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise WeightsError(f"The weights in {folder} cannot be read ({error}): remove the folder and pull again.") from error
+        raise WeightsError(
+            f"The weights in {folder} cannot be read ({error}): remove the folder and pull again."
+        ) from error
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """Twelve hex digits from every tensor's name, shape, type and both ends: cheap, and another training run changes it."""
+    """Twelve hex digits from every tensor's name, shape, type and both ends: cheap; another training run changes it."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         tensor = weights[name]

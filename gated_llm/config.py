@@ -1,6 +1,7 @@
 """Shape of a decoder, read from a Hugging Face `config.json` (G18).
 
-One frozen record with a switch for each way in which Llama, Mistral, Qwen2 and Qwen3 differ. Knows no weights and no torch.
+One frozen record with a switch for each way in which Llama, Mistral, Qwen2 and Qwen3 differ. Knows no
+weights and no torch.
 """
 
 import json
@@ -17,7 +18,7 @@ _ROPES = ("default", "linear", "llama3")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
-    """Sizes in elements, `context` in tokens. `windows` holds one sliding window per layer, None for global attention."""
+    """Sizes in elements, `context` in tokens. `windows` holds a sliding window per layer, None for global attention."""
 
     kind: str
     layers: int

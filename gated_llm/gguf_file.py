@@ -1,7 +1,7 @@
 """A GGUF file to a folder as transformers writes it: fp32 safetensors, config.json, tokenizer files (G18).
 
-Llama-shaped files with a GPT-2 style tokenizer are read directly, in seconds, and hold exactly the file's values; all others go
-through transformers, which takes about a minute. Runs once per model, never when one is loaded.
+Llama-shaped files with a GPT-2 style tokenizer are read directly, in seconds, and hold exactly the file's values; all
+others go through transformers, which takes about a minute. Runs once per model, never when one is loaded.
 """
 
 import json
@@ -129,8 +129,12 @@ def _write_tokenizer(fields: dict[str, Any], folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()
     kinds = fields["tokenizer.ggml.token_type"]
-    tokenizer.add_special_tokens([AddedToken(w, normalized=False) for w, k in zip(words, kinds, strict=True) if k == _CONTROL])
-    tokenizer.add_tokens([AddedToken(w, normalized=False) for w, k in zip(words, kinds, strict=True) if k == _USER_DEFINED])
+    tokenizer.add_special_tokens(
+        [AddedToken(w, normalized=False) for w, k in zip(words, kinds, strict=True) if k == _CONTROL]
+    )
+    tokenizer.add_tokens(
+        [AddedToken(w, normalized=False) for w, k in zip(words, kinds, strict=True) if k == _USER_DEFINED]
+    )
     tokenizer.save(str(folder / "tokenizer.json"))
     named = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {name: fields.get(f"tokenizer.ggml.{key}_token_id") for name, key in named.items()}
@@ -155,4 +159,6 @@ def _through_transformers(path: Path, folder: Path) -> None:
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps({k: v for k, v in value.items() if v is not None}, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    path.write_text(
+        json.dumps({k: v for k, v in value.items() if v is not None}, indent=2, ensure_ascii=False) + "\n", "utf-8"
+    )

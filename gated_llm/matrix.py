@@ -1,7 +1,7 @@
 """Weight matrices and how they multiply: dense, or weight-only in int8 or int4 (G17).
 
-Few rows (decoding) are bound by weight traffic, so they use the narrow form; many rows (prefill) are bound by arithmetic, so they
-use a dense bf16 copy. Knows nothing of layers.
+Few rows (decoding) are bound by weight traffic, so they use the narrow form; many rows (prefill) are bound by
+arithmetic, so they use a dense bf16 copy. Knows nothing of layers.
 """
 
 from collections.abc import Callable
@@ -53,8 +53,8 @@ class Int8:
 class Int4:
     """int4 in groups of 32 with scale and minimum, made from `weight` [out, in]; takes and gives bf16.
 
-    Weights that come from 4-bit blocks of that form (GGUF's Q4_1) are held without loss but for the rounding of scale and
-    minimum to bf16.
+    Weights that come from 4-bit blocks of that form (GGUF's Q4_1) are held without loss but for the rounding of scale
+    and minimum to bf16.
     """
 
     __slots__ = ("_packed", "_scales", "bias", "weight")
@@ -71,12 +71,14 @@ class Int4:
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[0] > _FEW_ROWS:
             return F.linear(x, self.weight, self.bias)
-        out = torch.ops.aten._weight_int4pack_mm_for_cpu(x, self._packed, _GROUP, self._scales)
+        out: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, self._packed, _GROUP, self._scales)
         return out if self.bias is None else out.add_(self.bias)
 
 
 def make_matrix(weight: Tensor, bias: Tensor | None, dtype: str) -> Matrix:
-    """`weight` in the form that `dtype` names: "fp32", "bf16", "int8", "int4", or "exact", int4 where it loses nothing, else int8."""
+    """`weight` in the form that `dtype` names: "fp32", "bf16", "int8", "int4", or "exact", int4 where it loses nothing,
+    else int8.
+    """
     if dtype == "exact":
         dtype = "int4" if is_4bit(weight) else "int8"
     if dtype == "int4" and weight.shape[0] % 16 == 0 and weight.shape[1] % _GROUP == 0:
@@ -97,7 +99,7 @@ def _to_int4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def is_4bit(weight: Tensor) -> bool:
-    """Whether int4 in groups of 32 holds `weight` [out, in] without loss, as it does GGUF's Q4_1 blocks; looks at 64 rows."""
+    """Whether int4 in groups of 32 holds `weight` [out, in] without loss, as it does GGUF's Q4_1; looks at 64 rows."""
     if weight.shape[0] % 16 or weight.shape[1] % _GROUP:
         return False
     sample = weight[:64]

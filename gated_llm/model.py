@@ -1,7 +1,8 @@
 """The decoder: token ids and positions in, logits out; branches that a mask leaves out are not run at all (G1, G4).
 
-Our own forward pass over a Hugging Face checkpoint of the Llama, Mistral, Qwen2 or Qwen3 shape, because skipping and per-layer
-keys and values cannot be had from `generate()`. Held equal to transformers by a test. Knows no budgets, text or sampling.
+Our own forward pass over a Hugging Face checkpoint of the Llama, Mistral, Qwen2 or Qwen3 shape, because skipping and
+per-layer keys and values cannot be had from `generate()`. Held equal to transformers by a test. Knows no budgets, text
+or sampling.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,9 +38,11 @@ class Layer:
 
 
 class Decoder:
-    """A model in memory. Read-only after construction, so any number of threads may call it, each with its own cache."""
+    """A model in memory. Read-only after construction, so many threads may call it, each with its own cache."""
 
-    def __init__(self, config: DecoderConfig, weights: Mapping[str, Tensor], *, dtype: str, device: str = "cpu") -> None:
+    def __init__(
+        self, config: DecoderConfig, weights: Mapping[str, Tensor], *, dtype: str, device: str = "cpu"
+    ) -> None:
         """`weights` by their Hugging Face names; `dtype` as `make_matrix` takes it. Raises WeightsError."""
         self.config = config
         self.device = torch.device(device)
@@ -98,8 +101,8 @@ class Decoder:
     ) -> Tensor:
         """Hidden states [batch, seq, hidden] after the last norm, for `ids` [batch, seq] at `positions` [batch, seq].
 
-        A branch that `run` leaves out costs nothing, unless `keep_skipped`: then a skipped attention branch still stores its keys
-        and values. With `padded`, position -1 marks padding, which nothing attends to.
+        A branch that `run` leaves out costs nothing, unless `keep_skipped`: then a skipped attention branch still
+        stores its keys and values. With `padded`, position -1 marks padding, which nothing attends to.
         """
         cache.advance(positions)
         rotary = self.rotary(positions)
@@ -160,7 +163,7 @@ class Decoder:
         qkv = layer.qkv(h.view(-1, hidden)).view(batch, seq, turned + config.kv_heads, config.head_dim)
         qk = qkv[:, :, :turned]
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = qk.split([config.heads, config.kv_heads], dim=2)
+            q, k = qk[:, :, : config.heads], qk[:, :, config.heads :]
             q.copy_(F.rms_norm(q, (config.head_dim,), layer.q_norm, config.norm_eps))
             k.copy_(F.rms_norm(k, (config.head_dim,), layer.k_norm, config.norm_eps))
         swapped = qk.roll(config.head_dim // 2, dims=-1)
@@ -179,7 +182,7 @@ class Decoder:
 
 
 def _mask(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
-    """What may be seen, [batch, 1, seq, n], from the positions of queries [batch, seq] and keys [batch, n]; padding sees padding."""
+    """What queries at [batch, seq] may see of keys at [batch, n]: [batch, 1, seq, n]; padding sees padding."""
     q, k = queries[:, None, :, None], keys[:, None, None, :]
     seen = (k <= q) & (k >= 0)
     if window is not None:

@@ -1,7 +1,7 @@
 """Which branches run under a budget (G2, G5): pure functions of a calibrated plan.
 
-A plan is a nested order: branches in the order in which they leave, with the depth and the measured loss after each. Knows no
-model, no torch and no files beyond the plan's own.
+A plan is a nested order: branches in the order in which they leave, with the depth and the measured loss after each.
+Knows no model, no torch and no files beyond the plan's own.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`total` layers, the attention branch's share of a layer's cost, and the points in the order in which branches leave."""
+    """`total` layers, the attention branch's share of a layer's cost, and points in the order of leaving."""
 
     total: int
     attention_share: float
@@ -58,8 +58,8 @@ class Plan:
             depth -= self.attention_share if kind == "attention" else 1 - self.attention_share
             if not abs(point.depth - depth) < 1e-3 or not loss <= point.loss < math.inf:
                 raise PlanError(
-                    f"The plan's depth or loss without the {kind} branch of layer {layer} does not follow from the point "
-                    "before it: calibrate again with `shoal gates calibrate`."
+                    f"The plan's depth or loss without the {kind} branch of layer {layer} does not follow from the "
+                    "point before it: calibrate again with `shoal gates calibrate`."
                 )
             loss = point.loss
 
@@ -134,7 +134,9 @@ class Plan:
                 about=raw["about"],
             )
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise PlanError(f"{path} is not a depth plan ({error!r}): calibrate again with `shoal gates calibrate`.") from error
+            raise PlanError(
+                f"{path} is not a depth plan ({error!r}): calibrate again with `shoal gates calibrate`."
+            ) from error
         if plan.model_fingerprint != model_fingerprint:
             raise PlanError(
                 f"{path} was made for model {plan.model_fingerprint}, this model is {model_fingerprint}: "
@@ -158,7 +160,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """A budget in force. `depth`: most layers any generated token may have; `dropped`: how many of the plan's branches leave."""
+    """A budget in force. `depth`: most layers of a new token; `dropped`: how many of the plan's branches leave."""
 
     requested: int | str
     depth: float
@@ -171,7 +173,7 @@ class Budget:
 
 
 def resolve_budget(requested: object, plan: Plan, *, quality: float) -> Budget:
-    """Layers as int, a share as text ("60%"), or "auto": the shallowest point that loses at most `quality` of the likelihood.
+    """Layers as int, a share as text ("60%"), or "auto": the shallowest point that loses at most the share `quality`.
 
     Raises BudgetError naming the valid range.
     """
@@ -204,7 +206,9 @@ def _layers(requested: object, plan: Plan) -> float:
 def _refusal(requested: object, plan: Plan) -> BudgetError:
     shown = repr(requested)[:24]
     if not plan.points:
-        valid = f'{plan.total}, "100%" or "auto"; this model has no depth plan yet: make one with `shoal gates calibrate`'
+        valid = (
+            f'{plan.total}, "100%" or "auto"; this model has no depth plan yet: make one with `shoal gates calibrate`'
+        )
     else:
         low = math.ceil(plan.min_depth - 1e-9)
         share = math.ceil(1000 * plan.min_depth / plan.total) / 10

@@ -8,7 +8,8 @@ from typing import Any
 class DepthReport:
     """Depths in layers, cost-weighted. `per_token` has one entry per generated token, the end token included.
 
-    `runs` counts, per layer, the generated tokens for which it ran at all; `branch_runs` the same for attention and MLP apart.
+    `runs` counts, per layer, the generated tokens for which it ran at all; `branch_runs` the same for attention and MLP
+    apart.
     """
 
     total: int
@@ -77,8 +78,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """A whole answer. `finish_reason`: "stop", "length" or "cancelled"; `confidence`: mean probability, 0 to 1, of each token's
-    most likely choice."""
+    """A whole answer. `finish_reason`: "stop", "length" or "cancelled"; `confidence`: mean probability, 0 to 1, of each
+    token's most likely choice."""
 
     text: str
     finish_reason: str

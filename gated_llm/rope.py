@@ -30,4 +30,5 @@ def _llama3(frequency: Tensor, config: DecoderConfig) -> Tensor:
     factor, low, high = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
     length = rope["original_max_position_embeddings"] / (2 * math.pi / frequency)
     smooth = ((length - low) / (high - low)).clamp(0, 1)
-    return (1 - smooth) * frequency / factor + smooth * frequency
+    scaled: Tensor = (1 - smooth) * frequency / factor + smooth * frequency
+    return scaled

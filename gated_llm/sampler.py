@@ -50,11 +50,13 @@ class Sampler:
         self._random = torch.Generator().manual_seed(sampling.seed) if sampling.temperature > 0 else None
 
     def choose(self, logits: Tensor) -> tuple[int, float]:
-        """The next token's id and the probability of the likeliest one, for fp32 `logits` [vocab]. Raises LogitsError."""
+        """The next token's id and the likeliest one's probability, for fp32 `logits` [vocab]. Raises LogitsError."""
         top, best = logits.max(dim=0)
         confidence = (top - logits.logsumexp(dim=0)).exp().item()
         if not math.isfinite(confidence):
-            raise LogitsError("The model gave logits that are not finite numbers: the checkpoint is damaged, fetch it again.")
+            raise LogitsError(
+                "The model gave logits that are not finite numbers: the checkpoint is damaged, fetch it again."
+            )
         if self._random is None:
             return int(best.item()), confidence
         chosen = torch.multinomial(self._probabilities(logits.cpu()), 1, generator=self._random)

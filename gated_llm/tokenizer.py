@@ -1,7 +1,8 @@
 """Text and chat messages to token ids and back, from a folder's `tokenizer.json` and chat template.
 
-Words in a user's text that look like control tokens stay words: they are split out before the template's own control tokens are
-read. Reads through `tokenizers` and `jinja2` alone, so no start-up time goes to transformers. Knows no model.
+Words in a user's text that look like control tokens stay words: they are split out before the template's own control
+tokens are read. Reads through `tokenizers` and `jinja2` alone, so no start-up time goes to transformers. Knows no
+model.
 """
 
 import json
@@ -27,7 +28,9 @@ class ChatTokenizer:
 
         path = folder / "tokenizer.json"
         if not path.exists():
-            raise WeightsError(f"{folder} has no tokenizer.json: save the tokenizer with transformers' save_pretrained.")
+            raise WeightsError(
+                f"{folder} has no tokenizer.json: save the tokenizer with transformers' save_pretrained."
+            )
         try:
             self._control, self._plain = (Tokenizer.from_str(path.read_text("utf-8")) for _ in range(2))
         except Exception as error:  # tokenizers raises bare Exception
@@ -36,7 +39,9 @@ class ChatTokenizer:
         added = self._control.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         names = sorted((added[i].content for i in self.special_ids), key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, names)) + f"|[{_OPEN}{_SHUT}]" if names else f"[{_OPEN}{_SHUT}]")
+        self._special = re.compile(
+            "|".join(map(re.escape, names)) + f"|[{_OPEN}{_SHUT}]" if names else f"[{_OPEN}{_SHUT}]"
+        )
         settings = folder / "tokenizer_config.json"
         self._config: dict[str, Any] = json.loads(settings.read_text("utf-8")) if settings.exists() else {}
         self._template = self._compile(folder)
@@ -52,7 +57,9 @@ class ChatTokenizer:
         return start + list(self._plain.encode(text, add_special_tokens=False).ids)
 
     def encode_prompt(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
-        """Ids of messages, or of a string: one user turn where the model has a template, unless `raw`. Raises PromptError."""
+        """Ids of messages, or of a string: one user turn where the model has a template, unless `raw`. Raises
+        PromptError.
+        """
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise PromptError("The prompt is empty: give some text or a list of messages.")

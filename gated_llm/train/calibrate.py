@@ -1,8 +1,9 @@
 """Makes a depth plan by measured importance (G2): which branches can leave, in which order, and what each step costs.
 
-Greedy backward elimination: at every step each branch that is left is tried without, and the one that adds least KL to the full
-model per depth saved leaves. Prefixes are read at full depth and continuations without the branches, the same cache holes as in
-decoding. Losses are then measured on samples that the search did not see. Block influence by cosine misleads (docs/log.md), so it is not used.
+Greedy backward elimination: at every step each branch that is left is tried without, and the one that adds least KL to
+the full model per depth saved leaves. Prefixes are read at full depth and continuations without the branches, the same
+cache holes as in decoding. Losses are then measured on samples that the search did not see. Block influence by cosine
+misleads (docs/log.md), so it is not used.
 """
 
 import argparse
@@ -38,7 +39,9 @@ _FINAL = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Teacher:
-    """The full model's view of some rows: its likeliest tokens [rows, top] and their log-probabilities, and the rest's [rows]."""
+    """The full model's view of some rows: its likeliest tokens [rows, top] and their log-probabilities, and the rest's
+    [rows].
+    """
 
     rows: Tensor
     tokens: Tensor
@@ -49,7 +52,8 @@ class _Teacher:
 class Bench:
     """A batch whose prefix is read once at full depth; continuations are then run under any mask.
 
-    Keeps the hidden states before every layer under the current mask, so that a trial computes only the layers from its branch on.
+    Keeps the hidden states before every layer under the current mask, so that a trial computes only the layers from its
+    branch on.
     """
 
     def __init__(self, decoder: Decoder, batch: Batch) -> None:
@@ -76,7 +80,9 @@ class Bench:
             self._advance(first, mask)
 
     def kl(self, first: int, mask: RunMask, *, screen: bool) -> float:
-        """Mean KL from the full model, in nats per token, under `mask`, which equals the adopted one below layer `first`."""
+        """Mean KL from the full model, in nats per token, under `mask`, which equals the adopted one below layer
+        `first`.
+        """
         teacher = self.some_rows if screen else self.all_rows
         final = self._final(self._run(first, mask))
         total = 0.0
@@ -144,9 +150,14 @@ def without(mask: RunMask, branch: Branch) -> RunMask:
 
 
 def eliminate(
-    bench: Bench, config: DecoderConfig, *, min_depth: float, order: list[Branch], step: Callable[[list[Branch], float], None]
+    bench: Bench,
+    config: DecoderConfig,
+    *,
+    min_depth: float,
+    order: list[Branch],
+    step: Callable[[list[Branch], float], None],
 ) -> list[Branch]:
-    """Extends `order` until the depth is at most `min_depth`; calls `step` with the order and its KL after each branch."""
+    """Extends `order` until the depth is at most `min_depth`; `step` gets the order and its KL after each branch."""
     share = {"attention": config.attention_share, "mlp": 1 - config.attention_share}
     mask: RunMask = ((True, True),) * config.layers
     for branch in order:
@@ -181,7 +192,9 @@ def eliminate(
 
 
 def measure(decoder: Decoder, samples: Sequence[Sample], order: Sequence[Branch]) -> list[dict[str, float]]:
-    """For the full model and after each branch: KL, and per kind of sample the likelihood lost, in nats per token, and top-1 agreement."""
+    """For the full model and after each branch: KL, and per kind of sample the likelihood lost, in nats per token, and
+    top-1 agreement.
+    """
     bench = Bench(decoder, batch_of(samples))
     lengths = torch.tensor([len(sample.rest) for sample in samples])
     kinds = sorted({sample.kind for sample in samples})
@@ -202,7 +215,11 @@ def measure(decoder: Decoder, samples: Sequence[Sample], order: Sequence[Branch]
 
 
 def plan_from(
-    order: Sequence[Branch], rows: Sequence[dict[str, float]], config: DecoderConfig, model: str, about: dict[str, object]
+    order: Sequence[Branch],
+    rows: Sequence[dict[str, float]],
+    config: DecoderConfig,
+    model: str,
+    about: dict[str, object],
 ) -> Plan:
     """The plan. A point's loss is that of the kind of text that loses most, and never less than at a deeper point."""
     losses, worst = [], 0.0
@@ -234,9 +251,9 @@ def calibrate(
 ) -> Plan:
     """A plan for `source` down to `min_share` of its layers.
 
-    `text`: running text; `prompts`: what its users ask. `search` and `held_out`: samples of either kind that the search and the
-    measurement use. With `progress_file` a run that was broken off goes on where it stopped. Raises GatedError where the
-    text or the prompts are too few.
+    `text`: running text; `prompts`: what its users ask. `search` and `held_out`: samples of either kind that the search
+    and the measurement use. With `progress_file` a run that was broken off goes on where it stopped. Raises GatedError
+    where the text or the prompts are too few.
     """
     folder = locate(source, home=home)
     config, weights = DecoderConfig.from_folder(folder), read_tensors(folder)
@@ -249,7 +266,9 @@ def calibrate(
     saved.chats = chats
     saved.write()
     if min(len(samples), len(chats)) < search + held_out:
-        raise GatedError(f"{len(samples)} pieces of text and {len(chats)} prompts; {search + held_out} of each are needed.")
+        raise GatedError(
+            f"{len(samples)} pieces of text and {len(chats)} prompts; {search + held_out} of each are needed."
+        )
     say(f"calibrating on {search} pieces of text and {search} chats, measuring on {held_out} of each")
     decoder = Decoder(config, weights, dtype="bf16")
     started = time.monotonic()
@@ -259,7 +278,8 @@ def calibrate(
         saved.write()
         share = {"attention": config.attention_share, "mlp": 1 - config.attention_share}
         depth = config.layers - sum(share[kind] for kind, _ in order)
-        say(f"{time.monotonic() - started:6.0f} s  depth {depth:5.2f}  without {order[-1][0]} {order[-1][1]:<3} KL {kl:.4f}")
+        kind, layer = order[-1]
+        say(f"{time.monotonic() - started:6.0f} s  depth {depth:5.2f}  without {kind} {layer:<3} KL {kl:.4f}")
 
     bench = Bench(decoder, batch_of([*samples[:search], *chats[:search]]))
     order = eliminate(bench, config, min_depth=config.layers * min_share, order=saved.order, step=step)
@@ -270,7 +290,9 @@ def calibrate(
         "model": folder.name,
         "tokens": {
             "search": sum(len(s.rest) for s in [*samples[:search], *chats[:search]]),
-            "held_out": sum(len(s.rest) for s in [*samples[search : search + held_out], *chats[search : search + held_out]]),
+            "held_out": sum(
+                len(s.rest) for s in [*samples[search : search + held_out], *chats[search : search + held_out]]
+            ),
         },
         "units": "kl, text and chat in nats per token against full depth; top1 is agreement with it",
         "measured": rows[1:],
@@ -304,7 +326,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--text", type=Path, default=data / "wikitext2" / "valid.txt")
-    parser.add_argument("--skip", type=int, default=20_000, help="tokens at the start of the text to leave for benchmarks")
+    parser.add_argument(
+        "--skip", type=int, default=20_000, help="tokens at the start of the text to leave for benchmarks"
+    )
     parser.add_argument("--prompts", type=Path, default=data / "self_instruct" / "user_oriented_instructions.jsonl")
     parser.add_argument("--min-share", type=float, default=0.5)
     parser.add_argument("--progress-file", type=Path, default=None)
@@ -322,7 +346,10 @@ def main() -> None:
     )
     plan.write(chosen.out)
     percent = 100 * -math.expm1(-plan.points[0].loss)
-    print(f"{chosen.out}: {len(plan.points)} points down to depth {plan.min_depth:g}; the first branch costs {percent:.2f}%")
+    print(
+        f"{chosen.out}: {len(plan.points)} points down to depth {plan.min_depth:g}; "
+        f"the first branch costs {percent:.2f}%"
+    )
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ class Sample:
 class Batch:
     """Samples side by side: prefixes padded on the left, continuations on the right.
 
-    `prefix`, `rest` ids and their positions (-1 is padding) [batch, seq]; `targets` the tokens that follow [batch, rest], -1 for none.
-    The prefix leaves out its last token, which begins `rest`: its pass chooses the first token that is judged.
+    `prefix`, `rest` ids and their positions (-1 is padding) [batch, seq]; `targets` the tokens that follow [batch,
+    rest], -1 for none. The prefix leaves out its last token, which begins `rest`: its pass chooses the first token that
+    is judged.
     """
 
     prefix: Tensor
@@ -43,11 +44,14 @@ def text_samples(ids: Sequence[int], count: int, *, prefix: int = 64, rest: int 
     size = prefix + rest
     starts = range(0, min(len(ids) // size, count) * size, size)
     return [
-        Sample(kind="text", prefix=list(ids[at : at + prefix]), rest=list(ids[at + prefix : at + size])) for at in starts
+        Sample(kind="text", prefix=list(ids[at : at + prefix]), rest=list(ids[at + prefix : at + size]))
+        for at in starts
     ]
 
 
-def chat_samples(llm: GatedLLM, prompts: Sequence[str], count: int, *, longest_prompt: int = 128, rest: int = 96) -> list[Sample]:
+def chat_samples(
+    llm: GatedLLM, prompts: Sequence[str], count: int, *, longest_prompt: int = 128, rest: int = 96
+) -> list[Sample]:
     """The model's own greedy answers, at full depth, to the first `count` prompts that are short enough and get one."""
     samples: list[Sample] = []
     for prompt in prompts:

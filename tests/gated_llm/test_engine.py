@@ -60,7 +60,11 @@ def test_stream_joins_to_generate(tiny: GatedLLM, depth: int) -> None:
     whole, chunks = tiny.generate("Hi", **settings), list(tiny.stream("Hi", **settings))
     assert "".join(chunk.text for chunk in chunks) == whole.text
     assert [chunk.finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
-    assert (chunks[-1].finish_reason, chunks[-1].usage, chunks[-1].depth) == (whole.finish_reason, whole.usage, whole.depth)
+    assert (chunks[-1].finish_reason, chunks[-1].usage, chunks[-1].depth) == (
+        whole.finish_reason,
+        whole.usage,
+        whole.depth,
+    )
     assert [len(chunk.depth.per_token) for chunk in chunks] == sorted(len(chunk.depth.per_token) for chunk in chunks)
 
 
@@ -120,7 +124,9 @@ def test_a_stream_that_is_left_early_counts_and_blocks_nobody(tiny: GatedLLM) ->
     assert tiny.generate("Hi", max_tokens=1).usage.completion_tokens == 1
 
 
-@pytest.mark.parametrize("prompt", ["", "  \n", [], [{"role": "user", "content": " "}], [{"role": "user"}], [{"content": "x"}]])
+@pytest.mark.parametrize(
+    "prompt", ["", "  \n", [], [{"role": "user", "content": " "}], [{"role": "user"}], [{"content": "x"}]]
+)
 def test_empty_and_malformed_prompts(tiny: GatedLLM, prompt: Any) -> None:
     with pytest.raises(PromptError):
         tiny.stream(prompt)
@@ -143,7 +149,7 @@ def test_a_prompt_longer_than_the_context(tiny: GatedLLM) -> None:
 def test_settings_are_checked_before_the_first_chunk(tiny: GatedLLM, wrong: Any) -> None:
     with pytest.raises(SamplingError, match="max_tokens"):
         tiny.stream("Hi", max_tokens=wrong)
-    with pytest.raises(BudgetError, match='4 to 6 layers, ".*" to "100%", or "auto"'):
+    with pytest.raises(BudgetError, match=r'4 to 6 layers, ".*" to "100%", or "auto"'):
         tiny.stream("Hi", max_depth=wrong)
 
 
@@ -216,7 +222,7 @@ def test_closed_models_say_so(tiny_folder: Path) -> None:
 
 
 def test_loading_with_wrong_settings(tiny_folder: Path) -> None:
-    with pytest.raises(GatedError, match="dtype='fp8'.*int4"):
+    with pytest.raises(GatedError, match=r"dtype='fp8'.*int4"):
         GatedLLM.load(tiny_folder, dtype="fp8")
     with pytest.raises(GatedError, match="quality=1"):
         GatedLLM.load(tiny_folder, dtype="fp32", quality=1)

@@ -36,8 +36,8 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", {}),
 ]
 TOLERANCE = 1e-4
-# The default model's logits reach 28, where fp32 steps by 2e-6, and both sides sum 30 layers in another order: what is added
-# to the 1e-4 is five such steps.
+# The default model's logits reach 28, where fp32 steps by 2e-6, and both sides sum 30 layers in another order: what is
+# added to the 1e-4 is five such steps.
 RELATIVE = 1e-5
 
 
@@ -116,7 +116,9 @@ def test_default_model() -> None:
     reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     decoder = ours(folder)
     with GatedLLM.load(folder, dtype="fp32") as llm:
-        ids = torch.tensor([llm.tokenizer.encode_prompt("Why is the sky blue? Answer in 3 lines. 天空为什么是蓝色的？")])
+        ids = torch.tensor(
+            [llm.tokenizer.encode_prompt("Why is the sky blue? Answer in 3 lines. 天空为什么是蓝色的？")]
+        )
     want = reference(ids).logits
     same(prefill(decoder, ids), want, relative=RELATIVE)
     same(stepwise(decoder, ids, chunks=[20] + [1] * (ids.shape[1] - 20)), want, relative=RELATIVE)

@@ -1,6 +1,7 @@
 """Choosing tokens and finding stop strings."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ words = st.text("abc", min_size=1, max_size=4)
 def test_stop_strings_are_found_wherever_the_tokens_end(text: str, stop: list[str], cuts: list[int]) -> None:
     at = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     finder, out, met = StopText(tuple(stop)), "", False
-    for start, end in zip(at, at[1:], strict=False):
+    for start, end in pairwise(at):
         piece, met = finder.push(text[start:end])
         out += piece
         assert not any(word in out for word in stop)

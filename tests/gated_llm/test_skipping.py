@@ -102,7 +102,9 @@ masks = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=LAYERS, max_s
 
 @settings(max_examples=40, deadline=None)
 @given(patterns=st.lists(masks, min_size=1, max_size=12), read=st.integers(0, 6), seed=st.integers(0, 99))
-def test_any_pattern_of_skips_equals_masking(tiny: GatedLLM, tiny_folder: Path, patterns: Any, read: int, seed: int) -> None:
+def test_any_pattern_of_skips_equals_masking(
+    tiny: GatedLLM, tiny_folder: Path, patterns: Any, read: int, seed: int
+) -> None:
     config, weights = DecoderConfig.from_folder(tiny_folder), read_tensors(tiny_folder)
     decoder = Decoder(config, weights, dtype="fp32")
     ids = torch.randint(3, 270, (1, read + len(patterns)), generator=torch.Generator().manual_seed(seed))

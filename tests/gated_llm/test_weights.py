@@ -15,6 +15,8 @@ from shoal.gated_llm import weights as weights_module
 from shoal.gated_llm.checkpoint import fingerprint, read_tensors
 from shoal.gated_llm.weights import home_folder, locate, model_name
 
+from .conftest import MakeModel
+
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -50,6 +52,16 @@ def test_a_pulled_folder_loads_by_name_with_its_plan(tiny_folder: Path, tmp_path
     with GatedLLM.load("tiny-llama", dtype="fp32", home=tmp_path) as llm:
         assert len(llm.plan.points) == 4
         assert llm.generate("Hi", max_depth=5, max_tokens=2).depth.max <= 5
+
+
+def test_another_model_of_the_same_name_is_not_taken_for_it(
+    tiny_folder: Path, make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull(tiny_folder, home=tmp_path)
+    with pytest.raises(WeightsError, match=f"already there, from {tiny_folder}.*pull again"):
+        pull(make_model(plan=False), home=tmp_path)
+    monkeypatch.chdir(tiny_folder.parent)
+    assert pull("tiny-llama", home=tmp_path) == pull("./tiny-llama", home=tmp_path)
 
 
 def test_models_are_listed(tiny_folder: Path, tmp_path: Path) -> None:

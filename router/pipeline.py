@@ -121,7 +121,7 @@ class CognitiveRouter:
         return self._decider.decide(request, self._decider.read(request), self.llm)
 
     def ask(self, prompt: Prompt | Request, *, cancel: threading.Event | None = None, **fields: Any) -> Answer:
-        """The answer, with the trace that explains it. `fields` are those of `Request`; `cancel` stops at the next token.
+        """The answer, with the trace that explains it. `fields` are those of `Request`; `cancel` stops it at a token.
 
         Raises `InvalidRequest`, `BudgetError` (a budget outside the model's range), `Refused` (R4), `NoModel`.
         """

@@ -1,4 +1,4 @@
-"""The command line: one JSON value on standard output with --json, messages on standard error, exit codes 0, 1 and 2."""
+"""The command line: one JSON value on stdout with --json, messages on stderr, exit codes 0, 1 and 2."""
 
 import json
 import sys

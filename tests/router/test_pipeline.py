@@ -1,4 +1,4 @@
-"""The way of a request: real classifier, guard, FAQ, cache, knowledge base and Redis; the model is scripted to be counted."""
+"""The way of a request: real classifier, guard, FAQ, cache, knowledge base and Redis; a scripted model, to count."""
 
 import asyncio
 import threading

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CONTEXT_TOKENS = 512
 MIN_SCORE = 0.05  # of a passage in a context; the best one is kept whatever its score
-RELEVANT = 0.15  # score the best passage needs for an answer to rest on passages; for a hard question, each of them
+RELEVANT = 0.3  # score the best passage needs for an answer to rest on passages; for a hard question, each of them
 UNSURE = 0.35  # mean top-1 probability below which a shallow answer is tried once more, deeper (R9)
 _REMEMBERED = 10_000  # answers that feedback can still reach
 _MARGIN = 64  # tokens that templates and citations add

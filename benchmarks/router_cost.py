@@ -47,7 +47,7 @@ def main() -> None:
     for name in ("mmlu", "gsm8k"):
         m = where == name
         routers = {
-            "router (weak model right?)": hard[m],
+            "router (would weak do as well?)": hard[m],
             "router (depth head)": deep[m],
             "prompt length": np.array([len(text) for t, text, *_ in rows if t == name]),
             "oracle": strong[m].astype(float) - weak[m] + 1e-3 * draw.random(m.sum()),

@@ -22,7 +22,7 @@ from .errors import RouterError
 from .features import CHEAP, Embed, Features, FloatArray, read
 
 ASSET = Path(__file__).parent / "assets" / "classifier.safetensors"
-FORMAT = 1
+FORMAT = 2
 # what abstention prefers: each route does at least the work of those before it (`extract` falls back to `rag`)
 _SAFETY = {Route.DIRECT: 0, Route.FAQ: 1, Route.EXTRACT: 2, Route.RAG: 3, Route.DEEP: 4}
 
@@ -32,7 +32,7 @@ class Prediction:
     """`route` after abstention; `likely` before it. `depth` sums to one over shallow, middle and deep buckets.
 
     `confidence` is the probability of `route` or something shallower that it may stand in for, so abstaining never
-    lowers it. `cacheable` and `weak_ok` (a weak model would get it right) are probabilities.
+    lowers it. `cacheable` and `weak_ok` (a weak model would do as well as a strong one) are probabilities.
     """
 
     route: Route
@@ -76,6 +76,7 @@ class Classifier:
             )
         self._w1, self._b1 = (np.asarray(tensors[n], dtype=np.float32) for n in ("w1", "b1"))
         self._w2, self._b2 = (np.asarray(tensors[n], dtype=np.float32) for n in ("w2", "b2"))
+        self._weak = np.asarray(tensors["weak"], dtype=np.float32)
         self._routes = tuple(Route(name) for name in meta["routes"])
         self._heads = [(name, int(size), float(meta["temperature"][name])) for name, size in meta["heads"].items()]
         self._conformal = float(meta["conformal"])
@@ -101,7 +102,7 @@ class Classifier:
 
     @property
     def parameters(self) -> int:
-        return sum(part.size for part in (self._w1, self._b1, self._w2, self._b2))
+        return sum(part.size for part in (self._w1, self._b1, self._w2, self._b2, self._weak))
 
     def predict(self, messages: Sequence[Message], vector: FloatArray | None = None) -> tuple[Features, Prediction]:
         """Features and prediction of a conversation's last turn. `vector` [dim] is the embedding of its `focus`."""
@@ -126,12 +127,13 @@ class Classifier:
         return [self._prediction({name: p[i] for name, p in heads.items()}) for i in range(len(features))]
 
     def probabilities(self, x: FloatArray) -> dict[str, FloatArray]:
-        """Calibrated probabilities of each head, from inputs [n, dim + cheap]."""
+        """Calibrated probabilities of each head, [n, classes] ([n] for `weak`), from inputs [n, dim + cheap]."""
         z = np.maximum(x @ self._w1 + self._b1, 0) @ self._w2 + self._b2
         out, at = {}, 0
         for name, size, temperature in self._heads:
             e = np.exp((z[:, at : at + size] - z[:, at : at + size].max(axis=1, keepdims=True)) / temperature)
             out[name], at = e / e.sum(axis=1, keepdims=True), at + size
+        out["weak"] = 1 / (1 + np.exp(-(x @ self._weak[:-1] + self._weak[-1])))
         return out
 
     def _prediction(self, p: Mapping[str, FloatArray]) -> Prediction:
@@ -147,5 +149,5 @@ class Classifier:
             confidence=max(routes[route], sum(routes[r] for r in inside)),
             depth=(float(p["depth"][0]), float(p["depth"][1]), float(p["depth"][2])),
             cacheable=float(p["cacheable"][1]),
-            weak_ok=float(p["weak"][1]),
+            weak_ok=float(p["weak"]),
         )

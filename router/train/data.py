@@ -149,8 +149,12 @@ def from_jsonl(path: Path) -> list[Example]:
     return examples
 
 
-def reshown(text: str, language: str, draw: random.Random) -> str:
-    """The text as other people type it, so that case and end marks, which differ by source, do not give labels away."""
+def reshown(text: str, language: str, seed: int) -> str:
+    """The text as other people type it, so that case and end marks, which differ by source, do not give labels away.
+
+    How depends on the text and the seed alone.
+    """
+    draw = random.Random(f"{seed}:{text}")
     if draw.random() >= SHOWN or len(text) > 400:
         return text
     bare = text.rstrip("?.!？。！ ")
@@ -165,8 +169,7 @@ def tabulate(
     examples: Sequence[Example], embed: Callable[[Sequence[str]], FloatArray], *, seed: int = 0
 ) -> dict[str, Table]:
     """Arrays per split, without training questions that are near-duplicates of held-out ones."""
-    draw = random.Random(seed)
-    examples = [replace(e, text=reshown(e.text, e.language, draw)) if e.split == "train" else e for e in examples]
+    examples = [replace(e, text=reshown(e.text, e.language, seed)) if e.split == "train" else e for e in examples]
     read_all = [read((Message(role="user", content=e.text),)) for e in examples]
     vectors = embed([f.focus for f in read_all])
     table = Table(

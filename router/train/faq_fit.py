@@ -24,7 +24,7 @@ from ...rag.embed import default_embedder
 from ..faq import SCORING, Entry, Faq, Scoring
 from ..features import Embed
 from .data import Embeddings
-from .guard_fit import logistic
+from .fit import logistic
 from .run import default_data
 from .sources import banking, clinc_oos, cmrc, nq, split_of, stackfaq_rows
 
@@ -112,8 +112,8 @@ def faqs(root: Path, split: str, draw: random.Random) -> Iterator[tuple[str, lis
         few = draw.sample(entries, SMALL)
         ids = {entry.id for entry in few}
         known = [question for question in asked if question[1] in ids][:300]
-        near: list[Question] = [(t, None, "near") for t, i, _ in asked if i not in ids][:600]
-        near = [] if name.startswith("chitchat") else near
+        others = [] if name.startswith("chitchat") else [text for text, owner, _ in asked if owner not in ids][:600]
+        near: list[Question] = [(text, None, "near") for text in others]
         yield f"{name}, {SMALL} entries", few, known + near + [(text, None, "far") for text in far[:300]]
 
 

@@ -14,23 +14,28 @@ from .data import ROUTES, Table
 
 HIDDEN = 256
 DEPTHS = 3
-HEADS = {"route": len(ROUTES), "depth": DEPTHS, "cacheable": 2, "weak": 2}
+HEADS = {"route": len(ROUTES), "depth": DEPTHS, "cacheable": 2}
+RIDGE = 300.0  # of the weak-model head: few labels and much noise want a straight line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """Weights, inputs' scaling folded in: w1 [inputs, HIDDEN], w2 [HIDDEN, heads]; a temperature per head."""
+    """Weights, inputs' scaling folded in: w1 [inputs, HIDDEN], w2 [HIDDEN, heads]; a temperature per head.
+
+    `weak` [inputs + 1, the bias last] is a linear head beside them: would a weak model do as well as a strong one?
+    """
 
     w1: FloatArray
     b1: FloatArray
     w2: FloatArray
     b2: FloatArray
+    weak: FloatArray
     temperature: dict[str, float]
     conformal: float
 
     @property
     def parameters(self) -> int:
-        return self.w1.size + self.b1.size + self.w2.size + self.b2.size
+        return sum(part.size for part in (self.w1, self.b1, self.w2, self.b2, self.weak))
 
     def logits(self, x: FloatArray) -> dict[str, FloatArray]:
         """Scaled logits of each head, [n, classes]."""
@@ -43,7 +48,7 @@ class Fitted:
 
 
 def labels_of(table: Table) -> dict[str, NDArray[np.int64]]:
-    return {"route": table.route, "depth": table.depth, "cacheable": table.cacheable, "weak": table.weak}
+    return {"route": table.route, "depth": table.depth, "cacheable": table.cacheable}
 
 
 def softmax(z: FloatArray) -> FloatArray:
@@ -112,10 +117,41 @@ def fit(
                 update = (first[i] / (1 - 0.9**step)) / (np.sqrt(second[i] / (1 - 0.999**step)) + 1e-8)
                 theta[i] -= lr * (update + decay * theta[i] * (theta[i].ndim == 2))
     w1 = theta[0] / scale[:, None]
+    weak = _weak_head(x, train.weak)
+    own = weak[:-1] / scale
     plain = Fitted(
-        w1=w1, b1=theta[1] - mean @ w1, w2=theta[2], b2=theta[3], temperature=dict.fromkeys(HEADS, 1.0), conformal=0.0
+        w1=w1,
+        b1=theta[1] - mean @ w1,
+        w2=theta[2],
+        b2=theta[3],
+        weak=np.append(own, weak[-1] - mean @ own).astype(np.float32),
+        temperature=dict.fromkeys(HEADS, 1.0),
+        conformal=0.0,
     )
     return calibrate(plain, calibration, alpha=alpha)
+
+
+def _weak_head(x: FloatArray, label: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Weights [inputs + 1] of the linear head; zeros, which say nothing, without labels of both kinds."""
+    known = label >= 0
+    if len(np.unique(label[known])) < 2:
+        return np.zeros(x.shape[1] + 1)
+    return logistic(x[known], label[known].astype(np.float64), np.ones(int(known.sum())), ridge=RIDGE)
+
+
+def logistic(
+    x: FloatArray, y: NDArray[np.float64], weight: NDArray[np.float64], ridge: float = 1.0
+) -> NDArray[np.float64]:
+    """Weights [features + 1] of a ridge-penalised logistic regression, the bias last, by Newton's method."""
+    a = np.hstack([x.astype(np.float64), np.ones((len(x), 1))])
+    theta, penalty = np.zeros(a.shape[1]), np.full(a.shape[1], ridge)
+    penalty[-1] = 0.0
+    for _ in range(12):
+        p = 1 / (1 + np.exp(-np.clip(a @ theta, -30, 30)))
+        gradient = a.T @ (weight * (p - y)) + penalty * theta
+        hessian = (a * (weight * p * (1 - p))[:, None]).T @ a + np.diag(penalty + 1e-9)
+        theta -= np.linalg.solve(hessian, gradient)
+    return theta
 
 
 def _gradients(
@@ -161,7 +197,9 @@ def calibrate(plain: Fitted, table: Table, *, alpha: float) -> Fitted:
     order = np.argsort(miss)
     share = np.cumsum(_even(sources[known])[order])
     quantile = float(miss[order][min(len(miss) - 1, int(np.searchsorted(share, 1 - alpha)))])
-    return Fitted(w1=plain.w1, b1=plain.b1, w2=plain.w2, b2=plain.b2, temperature=temperature, conformal=quantile)
+    return Fitted(
+        w1=plain.w1, b1=plain.b1, w2=plain.w2, b2=plain.b2, weak=plain.weak, temperature=temperature, conformal=quantile
+    )
 
 
 def _even(groups: NDArray[np.str_]) -> FloatArray:

@@ -20,6 +20,7 @@ from ...rag.embed import default_embedder
 from ..features import FloatArray, language_of, squash
 from ..guard import DIRECTION, Topics, attack_words_of, default_topics, pieces_of
 from .data import Embeddings, collect
+from .fit import logistic
 from .run import default_data
 
 FRAMES = {
@@ -38,23 +39,7 @@ HURRIED = {  # ordinary requests are also shown with attack words, as the guard 
 SOURCES = ("clinc", "banking", "stackfaq", "nq", "squad", "cmrc", "strategyqa", "chitchat", "belle", "authored")
 SEEN = 0.03  # share of ordinary requests that may look guarded: their budget has a floor, nothing else
 SEEN_HURRIED = 0.06  # the same once a request has attack words, where missing a guarded topic is worse
-RIDGE = 1.0
 FOLDS = 8
-
-
-def logistic(
-    x: FloatArray, y: NDArray[np.float64], weight: NDArray[np.float64], ridge: float = RIDGE
-) -> NDArray[np.float64]:
-    """Weights [features + 1] of a ridge-penalised logistic regression, the bias last, by Newton's method."""
-    a = np.hstack([x.astype(np.float64), np.ones((len(x), 1))])
-    theta, penalty = np.zeros(a.shape[1]), np.full(a.shape[1], ridge)
-    penalty[-1] = 0.0
-    for _ in range(12):
-        p = 1 / (1 + np.exp(-np.clip(a @ theta, -30, 30)))
-        gradient = a.T @ (weight * (p - y)) + penalty * theta
-        hessian = (a * (weight * p * (1 - p))[:, None]).T @ a + np.diag(penalty + 1e-9)
-        theta -= np.linalg.solve(hessian, gradient)
-    return theta
 
 
 def fit_direction(

@@ -126,7 +126,9 @@ def save(fitted: Fitted, embed: Embed, out: Path, seed: int) -> None:
         "conformal": fitted.conformal,
         "seed": seed,
     }
-    tensors = {name: np.ascontiguousarray(getattr(fitted, name), dtype=np.float16) for name in ("w1", "b1", "w2", "b2")}
+    tensors = {
+        name: np.ascontiguousarray(getattr(fitted, name), dtype=np.float16) for name in ("w1", "b1", "w2", "b2", "weak")
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     half = out.with_suffix(f".{os.getpid()}.tmp")
     save_file(tensors, half, metadata={"shoal": json.dumps(meta)})

@@ -21,7 +21,8 @@ from .authored import authored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One labelled request. `depth` is a bucket, 0 shallow to 2 deep; `weak` is whether a weak model got it right."""
+    """One labelled request. `depth` is a bucket, 0 shallow to 2 deep; `weak` is whether a weak
+    model does as well as a strong one."""
 
     text: str
     language: str
@@ -379,7 +380,7 @@ def routellm_rows(root: Path) -> Iterator[tuple[str, str, bool, bool]]:
 
 
 def routellm(root: Path) -> Iterator[Example]:
-    for table, prompt, weak, _ in routellm_rows(root):
+    for table, prompt, weak, strong in routellm_rows(root):
         text = prompt.removesuffix("\nAnswer:")
         # exam questions would drown the other deep requests: a tenth of them carries a route
         routed = table == "gsm8k" or sha256(text.encode()).digest()[0] < 26
@@ -390,7 +391,7 @@ def routellm(root: Path) -> Iterator[Example]:
             route="deep" if routed else None,
             depth=1 if weak else 2,
             cacheable=True,
-            weak=weak,
+            weak=weak or not strong,
             split=split_of(text, test=_ROUTELLM_TEST),
         )
 

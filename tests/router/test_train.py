@@ -11,7 +11,7 @@ from shoal.router.errors import RouterError
 from shoal.router.train.authored import authored
 from shoal.router.train.data import NEAR, Embeddings, from_jsonl, tabulate
 from shoal.router.train.faq_fit import threshold_of
-from shoal.router.train.guard_fit import logistic
+from shoal.router.train.fit import logistic
 from shoal.router.train.report import calibration_error, macro_f1
 from shoal.router.train.run import train_from_jsonl
 from shoal.router.train.sources import Example, split_of

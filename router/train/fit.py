@@ -86,7 +86,7 @@ def fit(
 ) -> Fitted:
     """Trains on `train`, then calibrates on `calibration`. `alpha` is the conformal miss rate aimed at."""
     draw = np.random.default_rng(seed)
-    mean, scale = train.x.mean(axis=0), train.x.std(axis=0) + 1e-3
+    mean, scale = train.x.mean(axis=0), _scale(train.x)
     x, labels, weights = (train.x - mean) / scale, labels_of(train), weights_of(train)
     inputs, outputs = x.shape[1], sum(HEADS.values())
     theta = [
@@ -116,7 +116,7 @@ def fit(
                 second[i] += 0.001 * (gradient**2 - second[i])
                 update = (first[i] / (1 - 0.9**step)) / (np.sqrt(second[i] / (1 - 0.999**step)) + 1e-8)
                 theta[i] -= lr * (update + decay * theta[i] * (theta[i].ndim == 2))
-    w1 = theta[0] / scale[:, None]
+    w1 = theta[0] / scale[:, None] * (train.x.std(axis=0) > 0)[:, None]  # what never varied says nothing
     weak = _weak_head(x, train.weak)
     own = weak[:-1] / scale
     plain = Fitted(
@@ -129,6 +129,12 @@ def fit(
         conformal=0.0,
     )
     return calibrate(plain, calibration, alpha=alpha)
+
+
+def _scale(x: FloatArray) -> FloatArray:
+    """What inputs are divided by. Rare flags keep their size, or one would outweigh all else when it is set."""
+    spread = x.std(axis=0)
+    return np.asarray(np.where(np.abs(x).max(axis=0) > 0.5, np.maximum(spread, 0.1), spread + 1e-3), dtype=np.float32)
 
 
 def _weak_head(x: FloatArray, label: NDArray[np.int64]) -> NDArray[np.float64]:

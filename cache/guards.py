@@ -72,11 +72,10 @@ def overlap(x: Facts, y: Facts) -> float:
 
 
 def _quantity(x: Facts, y: Facts) -> str | None:
-    left, right = list(x.quantities), list(y.quantities)
-    for item in list(left):  # equal, or equal in value with a unit on one side only
-        match = (
-            item if item in right else next((o for o in right if o[0] == item[0] and {o[1], item[1]} & {"", FEW}), None)
-        )
+    a, b = Counter(x.quantities), Counter(y.quantities)
+    left, right = sorted((a - b).elements()), sorted((b - a).elements())
+    for item in list(left):  # equal in value with a unit on one side only
+        match = next((o for o in right if o[0] == item[0] and {o[1], item[1]} & {"", FEW}), None)
         if match is not None:
             left.remove(item)
             right.remove(match)

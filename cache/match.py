@@ -21,6 +21,11 @@ def by_cosine(question: str, vector: FloatArray, candidates: Sequence[Candidate]
     return [min(1.0, c.cosine) for c in candidates]
 
 
+def _letters(text: str) -> str:
+    """The text but for case, spaces and the mark at its end."""
+    return " ".join(text.casefold().split()).rstrip(" .?!。？！")
+
+
 class Matcher:
     """Accepts or refuses candidates: `score` rates them 0..1, `conflict` vetoes."""
 
@@ -39,5 +44,7 @@ class Matcher:
                 vetoed = max(vetoed, candidate.cosine)
         allowed = [c for c in allowed if c.cosine >= vetoed - _BEHIND]
         rated = zip(self.score(question, vector, allowed), allowed, strict=True)
-        confidence, best = max(rated, key=lambda pair: pair[0], default=(-1.0, None))
+        letters = _letters(question)
+        sure = ((1.0 if _letters(c.entry.prompt) == letters else rating, c) for rating, c in rated)
+        confidence, best = max(sure, key=lambda pair: pair[0], default=(-1.0, None))
         return (best, float(confidence)) if best is not None and confidence >= self.threshold else None

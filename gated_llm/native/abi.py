@@ -16,7 +16,7 @@ class Config(Structure):
 
     _fields_: ClassVar = [
         *((name, c_int32) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")),
-        *((name, c_int32) for name in ("kv_type", "wide", "gelu")),
+        *((name, c_int32) for name in ("kv_type", "gelu")),
         *((name, c_float) for name in ("eps", "embed_scale", "query_scale", "attention_cap", "logit_cap")),
     ]
 

@@ -1,87 +1,122 @@
-// One query head over the keys and values that exist: scores, softmax, weighted sum. Keys were stored after the rotary
-// turn, so skipped tokens leave no holes to re-index.
+// Queries that share one key/value head over the keys and values that exist: scores, softmax, weighted sum. Keys were
+// stored after the rotary turn, so skipped tokens leave no holes to re-index. What one query gets does not depend on the
+// queries beside it: extra keys of a block count as exact zeros.
+//
+// Keys lie in blocks of 16 positions, [block][dim][16], so that a lane is a position; values as [position][dim].
 #pragma once
 #include "vec.h"
+#include <algorithm>
+#include <vector>
 
-#if SHOAL_AVX512
-static inline F add_unpacked(F a, F b) {
-    return (F)_mm512_unpacklo_ps((__m512)a, (__m512)b) + (F)_mm512_unpackhi_ps((__m512)a, (__m512)b);
-}
-static inline F add_shuffled(F a, F b) {
-    return (F)_mm512_shuffle_ps((__m512)a, (__m512)b, 0x44) + (F)_mm512_shuffle_ps((__m512)a, (__m512)b, 0xee);
-}
-// lane i: the sum of v[i]
-static inline F sums(const F *v) {
-    F quads[4];  // quads[i], 128-bit block b: partial sums of v[4i .. 4i+3]
-    for (int i = 0; i < 4; i++) {
-        F a = add_unpacked(v[4 * i], v[4 * i + 1]), b = add_unpacked(v[4 * i + 2], v[4 * i + 3]);
-        quads[i] = add_shuffled(a, b);
+constexpr int BLOCK = 16, LANES = BLOCK / W;
+
+struct Span { int from, to; };  // the keys that a query sees
+
+struct AttentionScratch {
+    std::vector<float> scores, tile, sums;
+    void reserve(int queries, int keys, int dim) {
+        auto grow = [](std::vector<float> &v, size_t n) { if (v.size() < n) v.resize(n + n / 2); };
+        grow(scores, size_t(queries) * keys);
+        grow(tile, size_t(BLOCK) * dim);
+        grow(sums, queries);
     }
-    auto mix = [](F a, F b, auto pattern) {
-        return (F)_mm512_shuffle_f32x4((__m512)a, (__m512)b, decltype(pattern)::value);
-    };
-    std::integral_constant<int, 0x88> even;
-    std::integral_constant<int, 0xdd> odd;
-    F low = mix(quads[0], quads[1], even) + mix(quads[0], quads[1], odd);
-    F high = mix(quads[2], quads[3], even) + mix(quads[2], quads[3], odd);
-    return mix(low, high, even) + mix(low, high, odd);
-}
-#else
-static inline F sums(const F *v) {
-    F out{};
-    for (int i = 0; i < W; i++) out[i] = sum(v[i]);
-    return out;
-}
-#endif
+};
 
-// query [Dim] already scaled; keys, values: row t at t * stride; scores: room for count rounded up to W; out [Dim].
-template <int Dim, class Store>
-static void attend_head(const float *query, const Store *keys, const Store *values, size_t stride, int count, float cap,
-                        float *scores, float *out) {
-    constexpr int N = Dim / W;
-    F q[N], peak = splat(-INFINITY);
-    for (int i = 0; i < N; i++) q[i] = load(query + i * W);
-    for (int t = 0; t < count; t += W) {
-        F parts[W];
-        for (int j = 0; j < W; j++) {
-            parts[j] = F{};
-            if (t + j >= count) continue;
-            const Store *k = keys + size_t(t + j) * stride;
-            for (int i = 0; i < N; i++) parts[j] = fma(q[i], load(k + i * W), parts[j]);
+// R queries against one block of keys: out[r] is [16] scores.
+template <int R> static inline void score_block(const float *const *q, const float *keys, int dim, float *const *out) {
+    F s[R][LANES];
+    for (int r = 0; r < R; r++)
+        for (int l = 0; l < LANES; l++) s[r][l] = F{};
+    for (int d = 0; d < dim; d++, keys += BLOCK)
+        for (int l = 0; l < LANES; l++) {
+            F k = load(keys + l * W);
+            for (int r = 0; r < R; r++) s[r][l] = fma(splat(q[r][d]), k, s[r][l]);
         }
-        F s = sums(parts);
-        if (cap > 0) s = cap * vtanh(s / cap);
-        for (int j = count - t; j < W; j++) s[j] = -INFINITY;
-        store(scores + t, s);
-        peak = vmax(peak, s);
+    for (int r = 0; r < R; r++)
+        for (int l = 0; l < LANES; l++) store(out[r] + l * W, s[r][l]);
+}
+
+// R queries, n positions of values: out[r] [dim] += p[r][t] * values[t].
+template <int R> static inline void mix_block(const float *const *p, const float *values, int n, int dim, float *const *out) {
+    for (int i = 0; i < dim; i += 2 * W) {
+        F a[R], b[R];
+        for (int r = 0; r < R; r++) a[r] = load(out[r] + i), b[r] = load(out[r] + i + W);
+        for (int t = 0; t < n; t++) {
+            F v = load(values + t * dim + i), w = load(values + t * dim + i + W);
+            for (int r = 0; r < R; r++) {
+                F weight = splat(p[r][t]);
+                a[r] = fma(weight, v, a[r]);
+                b[r] = fma(weight, w, b[r]);
+            }
+        }
+        for (int r = 0; r < R; r++) store(out[r] + i, a[r]), store(out[r] + i + W, b[r]);
     }
-    F highest = splat(top(peak)), total{};
-    for (int t = 0; t < count; t += W) {
-        F p = vexp(load(scores + t) - highest);
-        store(scores + t, p);
+}
+
+template <class Body> static inline void by_fours(int n, Body body) {  // body(first, integral_constant count)
+    int i = 0;
+    for (; i + 4 <= n; i += 4) body(i, std::integral_constant<int, 4>());
+    if (n - i == 3) body(i, std::integral_constant<int, 3>());
+    else if (n - i == 2) body(i, std::integral_constant<int, 2>());
+    else if (n - i == 1) body(i, std::integral_constant<int, 1>());
+}
+
+template <class Store> static inline void widen(const Store *from, int n, float *to) {
+    for (int i = 0; i < n; i += W) store(to + i, load(from + i));
+}
+
+// In place: scores become weights; returns their sum.
+static inline float soften(float *s, int first, Span span, int stop, float cap) {
+    F peak = splat(-INFINITY), total{};
+    for (int t = first; t < stop; t += W, s += W) {
+        F v = load(s);
+        if (cap > 0) v = cap * vtanh(v / cap);
+        if (t < span.from || t + W > span.to)
+            for (int j = 0; j < W; j++)
+                if (t + j < span.from || t + j >= span.to) v[j] = -INFINITY;
+        store(s, v);
+        peak = vmax(peak, v);
+    }
+    const float highest = top(peak);
+    s -= stop - first;
+    for (int t = first; t < stop; t += W, s += W) {
+        F p = vexp(load(s) - highest);
+        store(s, p);
         total += p;
     }
-    F even[N], odd[N];
-    for (int i = 0; i < N; i++) even[i] = odd[i] = F{};
-    int t = 0;
-    for (; t + 1 < count; t += 2, values += 2 * stride)
-        for (int i = 0; i < N; i++) {
-            even[i] = fma(splat(scores[t]), load(values + i * W), even[i]);
-            odd[i] = fma(splat(scores[t + 1]), load(values + stride + i * W), odd[i]);
-        }
-    float inverse = 1 / sum(total);
-    for (int i = 0; i < N; i++) {
-        if (t < count) even[i] = fma(splat(scores[t]), load(values + i * W), even[i]);
-        store(out + i * W, (even[i] + odd[i]) * inverse);
-    }
+    return sum(total);
 }
 
+// q[i], out[i]: [dim] of query i, already scaled; spans[i]: what it sees.
 template <class Store>
-static void attend(int dim, const float *query, const Store *keys, const Store *values, size_t stride, int count,
-                   float cap, float *scores, float *out) {
-    if (dim == 32) attend_head<32>(query, keys, values, stride, count, cap, scores, out);
-    else if (dim == 64) attend_head<64>(query, keys, values, stride, count, cap, scores, out);
-    else if (dim == 96) attend_head<96>(query, keys, values, stride, count, cap, scores, out);
-    else if (dim == 128) attend_head<128>(query, keys, values, stride, count, cap, scores, out);
-    else attend_head<256>(query, keys, values, stride, count, cap, scores, out);
+static void attend(const float *const *q, float *const *out, const Span *spans, int queries, const Store *keys,
+                   const Store *values, int dim, float cap, AttentionScratch &s) {
+    int from = spans[0].from, to = spans[0].to;
+    for (int i = 1; i < queries; i++) from = std::min(from, spans[i].from), to = std::max(to, spans[i].to);
+    const int first = from / BLOCK * BLOCK, stop = (to + BLOCK - 1) / BLOCK * BLOCK, width = stop - first;
+    s.reserve(queries, width, dim);
+    float *tile = s.tile.data(), *scores = s.scores.data();
+    const float *weights[4];
+    float *target[4];
+    for (int t = first; t < stop; t += BLOCK) {
+        widen(keys + size_t(t) * dim, BLOCK * dim, tile);
+        by_fours(queries, [&](int i, auto count) {
+            for (int r = 0; r < count; r++) target[r] = scores + size_t(i + r) * width + (t - first);
+            score_block<count>(q + i, tile, dim, target);
+        });
+    }
+    for (int i = 0; i < queries; i++) {
+        s.sums[i] = soften(scores + size_t(i) * width, first, spans[i], stop, cap);
+        std::fill(out[i], out[i] + dim, 0.0f);
+    }
+    for (int t = first; t < to; t += BLOCK) {
+        const int n = std::min(BLOCK, to - t);
+        widen(values + size_t(t) * dim, n * dim, tile);
+        by_fours(queries, [&](int i, auto count) {
+            for (int r = 0; r < count; r++) weights[r] = scores + size_t(i + r) * width + (t - first);
+            mix_block<count>(weights, tile, n, dim, out + i);
+        });
+    }
+    for (int i = 0; i < queries; i++)
+        for (int d = 0; d < dim; d += W) store(out[i] + d, load(out[i] + d) * (1 / s.sums[i]));
 }

@@ -17,14 +17,13 @@ extern "C" {
 struct Config {
     int32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
     int32_t kv_type;    // keys and values: 0 float, 1 half, 2 bfloat16
-    int32_t wide;       // activations as 16-bit integers instead of 8-bit
     int32_t gelu;       // tanh gelu instead of silu
     float eps, embed_scale, query_scale, attention_cap, logit_cap;
 };
 struct Kv {                            // one request; arrays over layers
-    void **data;                       // [capacity, 2 * kv_heads, head_dim]: keys, then values
+    void **data;                       // keys [kv_heads, capacity / 16, head_dim, 16], values [kv_heads, capacity, head_dim]
     int32_t **positions;               // [capacity]
-    int32_t *length, *capacity;
+    int32_t *length, *capacity;        // capacity: a multiple of 16
 };
 struct Batch {
     int32_t rows, first, last;         // layers first..last-1
@@ -76,6 +75,17 @@ struct Arena {
     }
 };
 
+struct Rows {  // quantised activations
+    std::unique_ptr<uint8_t, Arena::Free> data;
+    int groups = 0;
+    void reserve(int rows, int width) {
+        groups = width / GROUP;
+        data.reset((uint8_t *)pages(rows * row_bytes(groups)));
+        if (!data) throw std::bad_alloc();
+    }
+    Codes *row(int r) const { return (Codes *)(data.get() + r * row_bytes(groups)); }
+};
+
 struct Layer {
     Mat m[MATRIX_KINDS];
     std::vector<float> v[VECTOR_KINDS];
@@ -85,10 +95,12 @@ struct Layer {
 };
 
 struct Scratch {  // per thread
-    std::vector<float> scores, block;
+    std::vector<float> block;
+    AttentionScratch attention;
+    std::vector<int> starts;  // where in `attend` each block of rows begins that goes through attention together
     std::vector<int> attend, keep, mlp, slot;  // rows that run attention; those plus rows that only store; MLP; store index
     std::vector<int> added;
-    std::vector<const Group *> x;
+    std::vector<const Codes *> x;
 };
 
 struct Model {
@@ -100,7 +112,7 @@ struct Model {
     std::unique_ptr<Pool> pool;
     std::vector<Scratch> scratch;
     std::vector<float> hidden, query, branch;
-    std::vector<Group> normed, mixed, inner;
+    Rows normed, mixed, inner;
     std::mutex mutex;  // one pass at a time
     int rows = 0, turns = 0;
 
@@ -116,9 +128,9 @@ struct Model {
         rows = n;
         query.resize(size_t(n) * c.heads * c.head_dim);
         branch.resize(size_t(n) * c.hidden);
-        normed.resize(size_t(n) * c.hidden / GROUP);
-        mixed.resize(size_t(n) * c.heads * c.head_dim / GROUP);
-        inner.resize(size_t(n) * c.ffn / GROUP);
+        normed.reserve(n, c.hidden);
+        mixed.reserve(n, c.heads * c.head_dim);
+        inner.reserve(n, c.ffn);
     }
 };
 
@@ -128,6 +140,8 @@ static void rms_norm(const float *x, const float *w, int n, float eps, float *ou
     float scale = 1.0f / std::sqrt(sum(squares) / float(n) + eps);
     for (int i = 0; i < n; i += W) store(out + i, load(x + i) * scale * load(w + i));
 }
+
+static constexpr int QUERIES = 16;  // that go through attention together, if rows allow
 
 static void rotate(float *x, const float *cos, const float *sin, int half) {
     for (int i = 0; i < half; i += W) {
@@ -141,7 +155,15 @@ template <class Store> static void keep_values(Store *to, const float *from, int
     for (int i = 0; i < n; i += W) store(to + i, load(from + i));
 }
 
-template <bool Wide, class Store> class Forward {
+template <class Store> static void keep_keys(Store *to, const float *from, int n) {  // one lane of a block
+    Store narrow[W];
+    for (int i = 0; i < n; i += W) {
+        store(narrow, load(from + i));
+        for (int j = 0; j < W; j++) to[(i + j) * BLOCK] = narrow[j];
+    }
+}
+
+template <class Store> class Forward {
     Model &model;
     const Config &c;
     const Batch &b;
@@ -154,7 +176,7 @@ template <bool Wide, class Store> class Forward {
     uint8_t runs(int row, int layer, int branch) const { return b.run[(size_t(row) * c.layers + layer) * 2 + branch]; }
 
     void plan(Scratch &s, int layer) const {
-        s.attend.clear(), s.keep.clear(), s.mlp.clear(), s.added.clear();
+        s.attend.clear(), s.keep.clear(), s.mlp.clear(), s.added.clear(), s.starts.clear();
         s.slot.resize(b.rows);
         for (int r = 0; r < b.rows; r++) {
             if (runs(r, layer, 1)) s.mlp.push_back(r);
@@ -164,8 +186,12 @@ template <bool Wide, class Store> class Forward {
             if (request >= int(s.added.size())) s.added.resize(request + 1, 0);
             s.slot[r] = b.kv[request].length[layer] + s.added[request]++;
             s.keep.push_back(r);
-            if (attention == 1) s.attend.push_back(r);
+            if (attention != 1) continue;
+            const int most = std::max(1, QUERIES / (c.heads / c.kv_heads)), n = int(s.attend.size());
+            if (!n || n - s.starts.back() >= most || b.sequence[s.attend.back()] != request) s.starts.push_back(n);
+            s.attend.push_back(r);
         }
+        s.starts.push_back(int(s.attend.size()));
     }
 
     // Adds what the previous branch left (only models that norm a branch's output leave it), then norms and quantises.
@@ -177,12 +203,12 @@ template <bool Wide, class Store> class Forward {
         }
         if (!wanted) return;
         rms_norm(x, weight, c.hidden, c.eps, buffer);
-        quantise<Wide>(buffer, c.hidden / GROUP, &model.normed[size_t(row) * c.hidden / GROUP]);
+        quantise(buffer, model.normed.row(row), model.normed.groups, 0, model.normed.groups);
     }
 
-    const Group *const *inputs(Scratch &s, const std::vector<int> &list, const std::vector<Group> &from, int width) const {
+    const Codes *const *inputs(Scratch &s, const std::vector<int> &list, const Rows &from) const {
         s.x.resize(list.size());
-        for (size_t i = 0; i < list.size(); i++) s.x[i] = &from[size_t(list[i]) * (width / GROUP)];
+        for (size_t i = 0; i < list.size(); i++) s.x[i] = from.row(list[i]);
         return s.x.data();
     }
 
@@ -193,11 +219,12 @@ template <bool Wide, class Store> class Forward {
         const int head = kind == Q ? unit : (unit - c.heads) % c.kv_heads;
         const auto &list = kind == Q ? s.attend : s.keep;
         const int n = int(list.size());
-        const Group *const *x = inputs(s, list, model.normed, c.hidden);
+        const Codes *const *x = inputs(s, list, model.normed);
         if (s.block.size() < size_t(n) * dim) s.block.resize(size_t(n) * dim);
         float *block = s.block.data();
-        for (int t = 0; t < dim / W; t++)
-            product<Wide>(l.m[kind], head * (dim / W) + t, x, n, [&](int r, F y) { store(block + r * dim + t * W, y); });
+        const int first = head * (dim / W);
+        product(l.m[kind], first, first + dim / W, x, n,
+                [&](int t, int r, F y) { store(block + r * dim + (t - first) * W, y); });
         const float *bias = l.vec(kind == Q ? Q_BIAS : kind == K ? K_BIAS : V_BIAS);
         const float *norm = kind == Q ? l.vec(Q_NORM) : kind == K ? l.vec(K_NORM) : nullptr;
         for (int r = 0; r < n; r++) {
@@ -213,27 +240,43 @@ template <bool Wide, class Store> class Forward {
                 continue;
             }
             const Kv &kv = b.kv[b.sequence[row]];
-            const size_t at = size_t(s.slot[row]) * 2 * c.kv_heads + (kind == K ? 0 : c.kv_heads) + head;
-            keep_values((Store *)kv.data[layer] + at * dim, y, dim);
-            if (kind == K && head == 0) kv.positions[layer][s.slot[row]] = b.positions[row];
+            const size_t slot = s.slot[row];
+            if (kind == V) keep_values(values(kv, layer, head) + slot * dim, y, dim);
+            else keep_keys(keys(kv, layer, head) + slot / BLOCK * BLOCK * dim + slot % BLOCK, y, dim);
+            if (kind == K && head == 0) kv.positions[layer][slot] = b.positions[row];
         }
     }
 
+    Store *keys(const Kv &kv, int layer, int head) const {
+        return (Store *)kv.data[layer] + size_t(head) * kv.capacity[layer] * c.head_dim;
+    }
+    Store *values(const Kv &kv, int layer, int head) const { return keys(kv, layer, c.kv_heads + head); }
+
+    // Rows of one request, one key/value head.
     void attention(int unit, Scratch &s, int layer) {
-        const int row = s.attend[unit / c.heads], head = unit % c.heads, dim = c.head_dim;
-        const Kv &kv = b.kv[b.sequence[row]];
-        int from = 0, to = s.slot[row] + 1;
-        if (int window = model.layers[layer].window) {
-            const int32_t *p = kv.positions[layer];
-            from = int(std::upper_bound(p, p + to, b.positions[row] - window) - p);
+        const int start = s.starts[unit / c.kv_heads], stop = s.starts[unit / c.kv_heads + 1], head = unit % c.kv_heads;
+        const int dim = c.head_dim, share = c.heads / c.kv_heads, queries = (stop - start) * share;
+        const Kv &kv = b.kv[b.sequence[s.attend[start]]];
+        if (s.block.size() < size_t(queries) * dim) s.block.resize(size_t(queries) * dim);
+        std::vector<const float *> q(queries);
+        std::vector<float *> out(queries);
+        std::vector<Span> spans(queries);
+        for (int i = 0; i < queries; i++) {
+            const int row = s.attend[start + i / share];
+            Span span{0, s.slot[row] + 1};
+            if (int window = model.layers[layer].window) {
+                const int32_t *p = kv.positions[layer];
+                span.from = int(std::upper_bound(p, p + span.to, b.positions[row] - window) - p);
+            }
+            q[i] = &model.query[(size_t(row) * c.heads + head * share + i % share) * dim];
+            out[i] = &s.block[size_t(i) * dim];
+            spans[i] = span;
         }
-        if (s.scores.size() < size_t(to - from + W)) s.scores.resize(size_t(to - from) * 2 + W);
-        const size_t stride = size_t(c.kv_heads) * 2 * dim;
-        const Store *keys = (const Store *)kv.data[layer] + from * stride + size_t(head / (c.heads / c.kv_heads)) * dim;
-        alignas(64) float out[256];
-        attend(dim, &model.query[(size_t(row) * c.heads + head) * dim], keys, keys + c.kv_heads * dim, stride, to - from,
-               c.attention_cap, s.scores.data(), out);
-        quantise<Wide>(out, dim / GROUP, &model.mixed[(size_t(row) * c.heads + head) * (dim / GROUP)]);
+        attend(q.data(), out.data(), spans.data(), queries, keys(kv, layer, head), values(kv, layer, head), dim,
+               c.attention_cap, s.attention);
+        for (int i = 0; i < queries; i++)
+            quantise(out[i], model.mixed.row(s.attend[start + i / share]), model.mixed.groups,
+                     (head * share + i % share) * (dim / GROUP), dim / GROUP);
     }
 
     // 32 outputs of a product whose result goes back onto the residual stream.
@@ -241,34 +284,33 @@ template <bool Wide, class Store> class Forward {
         const Layer &l = model.layers[layer];
         const Mat &m = l.m[branch ? DOWN : O];
         const auto &list = branch ? s.mlp : s.attend;
-        const Group *const *x = inputs(s, list, branch ? model.inner : model.mixed, m.cols);
+        const Codes *const *x = inputs(s, list, branch ? model.inner : model.mixed);
         const bool later = l.vec(branch ? MLP_POST : ATTN_POST);
-        for (int t = unit * (GROUP / W); t < (unit + 1) * (GROUP / W); t++)
-            product<Wide>(m, t, x, int(list.size()), [&](int r, F y) {
-                const size_t at = size_t(list[r]) * c.hidden + t * W;
-                if (later) store(&model.branch[at], y);
-                else store(hidden + at, fma(splat(alpha(list[r], layer, branch)), y, load(hidden + at)));
-            });
+        constexpr int TILES = GROUP / W;
+        product(m, unit * TILES, (unit + 1) * TILES, x, int(list.size()), [&](int t, int r, F y) {
+            const size_t at = size_t(list[r]) * c.hidden + t * W;
+            if (later) store(&model.branch[at], y);
+            else store(hidden + at, fma(splat(alpha(list[r], layer, branch)), y, load(hidden + at)));
+        });
     }
 
     void gate_up(int unit, Scratch &s, int layer) {
         const Layer &l = model.layers[layer];
         const int n = int(s.mlp.size());
-        const Group *const *x = inputs(s, s.mlp, model.normed, c.hidden);
+        const Codes *const *x = inputs(s, s.mlp, model.normed);
         if (s.block.size() < size_t(n) * GROUP) s.block.resize(size_t(n) * GROUP);
         float *block = s.block.data();
-        for (int t = 0; t < GROUP / W; t++) {
-            const int tile = unit * (GROUP / W) + t;
-            product<Wide>(l.m[GATE], tile, x, n, [&](int r, F y) {
-                store(block + r * GROUP + t * W, c.gelu ? gelu_tanh(y) : silu(y));
-            });
-            product<Wide>(l.m[UP], tile, x, n, [&](int r, F y) {
-                float *p = block + r * GROUP + t * W;
-                store(p, load(p) * y);
-            });
-        }
+        constexpr int TILES = GROUP / W;
+        const int first = unit * TILES;
+        product(l.m[GATE], first, first + TILES, x, n, [&](int t, int r, F y) {
+            store(block + r * GROUP + (t - first) * W, c.gelu ? gelu_tanh(y) : silu(y));
+        });
+        product(l.m[UP], first, first + TILES, x, n, [&](int t, int r, F y) {
+            float *p = block + r * GROUP + (t - first) * W;
+            store(p, load(p) * y);
+        });
         for (int r = 0; r < n; r++)
-            quantise<Wide>(block + r * GROUP, 1, &model.inner[size_t(s.mlp[r]) * (c.ffn / GROUP) + unit]);
+            quantise(block + r * GROUP, model.inner.row(s.mlp[r]), model.inner.groups, unit, 1);
     }
 
     void run_layer(int layer, Scratch &s, int id, int &stage) {
@@ -286,7 +328,7 @@ template <bool Wide, class Store> class Forward {
             pool.stage(id, stage, c.heads + 2 * c.kv_heads - skip, [&](int u) { project(u + skip, s, layer); });
         }
         if (!s.attend.empty()) {
-            pool.stage(id, stage, int(s.attend.size()) * c.heads, [&](int u) { attention(u, s, layer); });
+            pool.stage(id, stage, int(s.starts.size() - 1) * c.kv_heads, [&](int u) { attention(u, s, layer); });
             pool.stage(id, stage, c.hidden / GROUP, [&](int u) { add_back(u, s, layer, 0); });
         }
         if (id == 0) {
@@ -314,14 +356,13 @@ template <bool Wide, class Store> class Forward {
         const Mat &m = model.head.data ? model.head : model.embed;
         pool.stage(id, stage, (m.tiles() + HEAD_TILES - 1) / HEAD_TILES, [&](int u) {
             s.mlp.assign(b.logit_rows, b.logit_rows + b.wanted);
-            const Group *const *x = inputs(s, s.mlp, model.normed, c.hidden);
-            for (int t = u * HEAD_TILES; t < std::min((u + 1) * HEAD_TILES, m.tiles()); t++)
-                product<Wide>(m, t, x, b.wanted, [&](int r, F y) {
-                    if (c.logit_cap > 0) y = c.logit_cap * vtanh(y / c.logit_cap);
-                    float *to = b.logits + size_t(r) * c.vocab + t * W;
-                    if (t * W + W <= c.vocab) store(to, y);
-                    else for (int i = 0; t * W + i < c.vocab; i++) to[i] = y[i];
-                });
+            const Codes *const *x = inputs(s, s.mlp, model.normed);
+            product(m, u * HEAD_TILES, std::min((u + 1) * HEAD_TILES, m.tiles()), x, b.wanted, [&](int t, int r, F y) {
+                if (c.logit_cap > 0) y = c.logit_cap * vtanh(y / c.logit_cap);
+                float *to = b.logits + size_t(r) * c.vocab + t * W;
+                if (t * W + W <= c.vocab) store(to, y);
+                else for (int i = 0; t * W + i < c.vocab; i++) to[i] = y[i];
+            });
         });
     }
 
@@ -347,12 +388,6 @@ public:
             for (int r = 0; r < b.rows; r++) b.kv[b.sequence[r]].length[layer] += runs(r, layer, 0) != 0;
     }
 };
-
-template <bool Wide> static void run_as(Model &model, const Batch &batch) {
-    if (model.c.kv_type == 0) Forward<Wide, float>(model, batch)();
-    else if (model.c.kv_type == 1) Forward<Wide, uint16_t>(model, batch)();
-    else Forward<Wide, Brain>(model, batch)();
-}
 
 extern "C" {
 int shoal_abi() { return int(sizeof(Config) + sizeof(Kv) + sizeof(Batch)); }
@@ -420,8 +455,9 @@ int shoal_forward(Model *m, const Batch *b) {
             }
     }
     m->reserve(b->rows);
-    if (m->c.wide) run_as<true>(*m, *b);
-    else run_as<false>(*m, *b);
+    if (m->c.kv_type == 0) Forward<float>(*m, *b)();
+    else if (m->c.kv_type == 1) Forward<uint16_t>(*m, *b)();
+    else Forward<Brain>(*m, *b)();
     return 0;
 }
 }

@@ -26,6 +26,7 @@ _KV_TYPES: dict[KvType, tuple[int, torch.dtype]] = {
     "fp16": (1, torch.float16),
     "bf16": (2, torch.bfloat16),
 }
+_BLOCK = 16  # positions of a key block; the kernel's BLOCK
 # A run mask: uint8 [layers, 2], attention and MLP; 0 skips, 1 runs, 2 (attention) only stores keys and values.
 Run = NDArray[np.uint8]
 
@@ -39,13 +40,14 @@ def supports(config: DecoderConfig) -> bool:
 class NativeKV:
     """One request's keys and values, layer by layer: only what ran. Grows by itself."""
 
-    __slots__ = ("_address", "_capacity", "_data", "_pointers", "_positions", "_shape", "lengths", "struct")
+    __slots__ = ("_capacity", "_data", "_dtype", "_pointers", "_positions", "_shape", "lengths", "struct")
 
     def __init__(self, config: DecoderConfig, capacity: int | Sequence[int], kind: KvType) -> None:
+        self._shape, self._dtype = (config.kv_heads, config.head_dim), _KV_TYPES[kind][1]
         self._capacity = np.zeros(config.layers, np.int32)
         self._capacity[:] = capacity
-        self._shape = (2 * config.kv_heads, config.head_dim)
-        self._data = [torch.empty(n, *self._shape, dtype=_KV_TYPES[kind][1]) for n in self._capacity.tolist()]
+        self._capacity[:] = -(-self._capacity // _BLOCK) * _BLOCK
+        self._data = [self._buffer(n) for n in self._capacity.tolist()]
         self._positions = [np.empty(n, np.int32) for n in self._capacity.tolist()]
         self._pointers = np.empty((2, config.layers), np.uintp)
         self.lengths = np.zeros(config.layers, np.int32)
@@ -58,27 +60,20 @@ class NativeKV:
         """Makes room for `more` tokens in every layer."""
         for layer in np.flatnonzero(self.lengths + more > self._capacity):
             held, room = int(self.lengths[layer]), int(self.lengths[layer]) + more
-            room += max(64, room // 2)
-            data, positions = self._data[layer], self._positions[layer]
-            self._data[layer] = torch.empty(room, *self._shape, dtype=data.dtype)
-            self._data[layer][:held] = data[:held]
+            room = -(-(room + max(64, room // 2)) // _BLOCK) * _BLOCK
+            data, positions, blocks = self._data[layer], self._positions[layer], -(-held // _BLOCK) * _BLOCK
+            self._data[layer] = self._buffer(room)
+            self._data[layer][:, :, :blocks] = data[:, :, :blocks]
             self._positions[layer] = np.empty(room, np.int32)
             self._positions[layer][:held] = positions[:held]
             self._capacity[layer] = room
             self._point(layer)
 
-    def append(self, layer: int, kv: Tensor, positions: Sequence[int] | NDArray[np.int32]) -> None:
-        """Stores `kv` [n, 2 * kv_heads, head_dim] (keys, then values) computed elsewhere, as by a torch prefill."""
-        self.reserve(len(positions))
-        old, new = int(self.lengths[layer]), int(self.lengths[layer]) + len(positions)
-        self._data[layer][old:new] = kv
-        self._positions[layer][old:new] = positions
-        self.lengths[layer] = new
-
-    def view(self, layer: int) -> tuple[Tensor, NDArray[np.int32]]:
-        """What `layer` holds: [n, 2 * kv_heads, head_dim] and positions [n]; shares memory until the store grows."""
-        n = int(self.lengths[layer])
-        return self._data[layer][:n], self._positions[layer][:n]
+    def view(self, layer: int) -> tuple[Tensor, Tensor, NDArray[np.int32]]:
+        """What `layer` holds: keys and values [kv_heads, n, head_dim] (copies) and positions [n]."""
+        n, (heads, dim) = int(self.lengths[layer]), self._shape
+        keys = self._data[layer][0].view(heads, -1, dim, _BLOCK).transpose(2, 3).reshape(heads, -1, dim)
+        return keys[:, :n].clone(), self._data[layer][1, :, :n].clone(), self._positions[layer][:n].copy()
 
     def truncate(self, lengths: NDArray[np.int32]) -> None:
         """Forgets all but the first `lengths[layer]` tokens of each layer, as after a rejected draft."""
@@ -86,15 +81,37 @@ class NativeKV:
             raise ValueError("truncate() can only shorten a key/value store.")
         self.lengths[:] = lengths
 
+    def copy(self) -> "NativeKV":
+        """An independent copy, as for a prefix that several requests share."""
+        twin = object.__new__(NativeKV)
+        twin._shape, twin._dtype = self._shape, self._dtype
+        twin._capacity, twin.lengths, twin._pointers = self._capacity.copy(), self.lengths.copy(), self._pointers.copy()
+        twin._data = [data.clone() for data in self._data]
+        twin._positions = [positions.copy() for positions in self._positions]
+        for layer in range(len(twin._data)):
+            twin._point(layer)
+        data, positions = twin._pointers
+        twin.struct = abi.Kv(data.ctypes.data, positions.ctypes.data, twin.lengths.ctypes.data, twin._capacity.ctypes.data)
+        return twin
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one token takes in one layer."""
+        return 2 * self._shape[0] * self._shape[1] * self._dtype.itemsize
+
     @property
     def bytes_used(self) -> int:
         """Bytes of keys and values stored, without free room."""
-        return int(self.lengths.sum()) * self._data[0][:1].nbytes
+        return int(self.lengths.sum()) * self.bytes_per_token
 
     @property
     def bytes_held(self) -> int:
         """Bytes allocated."""
         return sum(data.nbytes for data in self._data)
+
+    def _buffer(self, capacity: int) -> Tensor:
+        # zeros: a block's free lanes are multiplied, though never used
+        return torch.zeros(2, self._shape[0], capacity, self._shape[1], dtype=self._dtype)
 
     def _point(self, layer: int) -> None:
         self._pointers[:, layer] = self._data[layer].data_ptr(), self._positions[layer].ctypes.data
@@ -112,10 +129,9 @@ class NativeDecoder:
         head_bits: int = 8,
         threads: int = 1,
         kv: KvType = "fp16",
-        wide: bool = True,
         lib: ctypes.CDLL | None = None,
     ) -> None:
-        """Packs `weights` (Hugging Face names) to `bits` 4 or 8; embedding and head to `head_bits`. `wide`: 16-bit activations.
+        """Packs `weights` (Hugging Face names) to `bits` 4 or 8; embedding and head to `head_bits`.
 
         `lib` is the compiled kernel to use instead of this machine's own. Raises WeightsError when the shape or the weights do not
         fit, GatedError when there is no kernel.
@@ -129,7 +145,7 @@ class NativeDecoder:
         self._lib, self._lock = abi.declare(loaded), threading.Lock()
         shape = abi.Config(
             layers=config.layers, hidden=config.hidden, heads=config.heads, kv_heads=config.kv_heads,
-            head_dim=config.head_dim, ffn=config.inner, vocab=config.vocab, kv_type=_KV_TYPES[kv][0], wide=int(wide),
+            head_dim=config.head_dim, ffn=config.inner, vocab=config.vocab, kv_type=_KV_TYPES[kv][0],
             gelu=0, eps=config.norm_eps, embed_scale=1.0, query_scale=config.head_dim**-0.5, attention_cap=0.0, logit_cap=0.0,
         )  # fmt: skip
         self._model: int | None = self._lib.shoal_new(ctypes.byref(shape), threads)

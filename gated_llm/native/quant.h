@@ -2,21 +2,23 @@
 //   4 bits: w = d * q + m, q in 0..15 (GGUF's Q4_1; 5 bits per weight)    8 bits: w = d * (q - 128) (GGUF's Q8_0; 8.5)
 // d and m are half floats. A tile holds W outputs, group by group: [bytes][d: W][m: W, 4 bits only]. The bytes are vectors
 // of W x 4: lane = output, byte = one of four inputs; a nibble pair is inputs k and k + 4.
-// Activations are integers in groups of 32 with a float scale: 16 bits in two balanced bytes (exact to 2^-16 of the
-// group's largest), or 8 bits. Integer sums are exact, so the only rounding is one multiply-add per group.
+// Activations are 16-bit integers in two balanced bytes, in groups of 32 with a float scale (exact to 2^-16 of the group's
+// largest; 8 bits, as others use, cost 4000 times the divergence). Integer sums are exact, so a group adds two roundings.
 #pragma once
 #include "vec.h"
 
 constexpr int GROUP = 32;
-#ifndef AHEAD
-#define AHEAD 4096
-#endif
+constexpr int AHEAD = 4096;  // bytes that weights are fetched ahead of use
 
-struct Group {
-    int8_t hi[GROUP], lo[GROUP];
+struct Codes { int8_t hi[GROUP], lo[GROUP]; };
+struct Scale {
     float scale, total;  // total: scale times the sum of the integers
     int32_t count;       // the sum itself
 };
+
+// One row's groups: all codes, then all scales, on cache lines.
+static inline size_t row_bytes(int groups) { return (groups * (sizeof(Codes) + sizeof(Scale)) + 63) / 64 * 64; }
+static inline const Scale *scales(const Codes *row, int groups) { return (const Scale *)(row + groups); }
 
 struct Mat {
     const uint8_t *data = nullptr;
@@ -30,8 +32,9 @@ struct Mat {
     const uint8_t *tile(int t) const { return data + tile_bytes() * t; }
 };
 
-template <bool Wide> static void quantise(const float *x, int groups, Group *out) {
-    for (int g = 0; g < groups; g++, x += GROUP, out++) {
+// Groups first..first+n-1 of a row that has `groups`.
+static void quantise(const float *x, Codes *row, int groups, int first, int n) {
+    for (int g = first; g < first + n; g++, x += GROUP) {
         I peak = splat(0);  // as bits, so that NaN and inf win and spread instead of vanishing
         for (int i = 0; i < GROUP; i += W) {
             I bits = (I)load(x + i) & 0x7fffffff;
@@ -40,83 +43,94 @@ template <bool Wide> static void quantise(const float *x, int groups, Group *out
         const int32_t most = top(peak);
         float amax;
         memcpy(&amax, &most, 4);
-        const float limit = Wide ? 32639.0f : 127.0f;
-        bool usable = amax > 1e-30f && amax < INFINITY;
-        F inverse = splat(usable ? limit / amax : 0.0f);
-        out->scale = usable ? amax / limit : amax * 0.0f;
+        const bool usable = amax > 1e-30f && amax < INFINITY;
+        const F inverse = splat(usable ? 32639.0f / amax : 0.0f);
         I counts = splat(0);
         for (int i = 0; i < GROUP; i += W) {
             F scaled = load(x + i) * inverse;
-            I q = __builtin_convertvector(round_even(pick(scaled == scaled, scaled, F{})), I);
-            I hi = Wide ? (q + 128) >> 8 : q;
-            store(out->hi + i, hi);
-            if (Wide) store(out->lo + i, q - (hi << 8));
+            I q = __builtin_convertvector(round_even(pick(scaled == scaled, scaled, F{})), I), hi = (q + 128) >> 8;
+            store(row[g].hi + i, hi);
+            store(row[g].lo + i, q - (hi << 8));
             counts += q;
         }
-        out->count = sum(counts);
-        out->total = out->scale * float(out->count);
+        Scale &s = const_cast<Scale &>(scales(row, groups)[g]);
+        s.scale = usable ? amax / 32639.0f : amax * 0.0f;
+        s.count = sum(counts);
+        s.total = s.scale * float(s.count);
     }
 }
 
 static inline I four(const int8_t *p) { int32_t x; memcpy(&x, p, 4); return splat(x); }
 
+// What one group adds to an output: exact integers in, the same two roundings wherever it is computed.
+template <int Bits> static inline F add_group(F out, I hi, I lo, F scale, F low, const Scale &x) {
+    I whole = (hi << 8) + lo;
+    if (Bits == 8) whole -= x.count * 128;
+    out = fma(to_float(whole), scale * x.scale, out);
+    return Bits == 4 ? fma(low, splat(x.total), out) : out;
+}
+
 // One tile times R rows: out[r][lane] = sum over inputs.
-template <int Bits, bool Wide, int R>
-static inline void tile_rows(const uint8_t *q, int groups, const Group *const *x, F *out) {
+template <int Bits, int R> static inline void tile_rows(const uint8_t *q, int groups, const Codes *const *x, F *out) {
     for (int r = 0; r < R; r++) out[r] = F{};
     for (int g = 0; g < groups; g++) {
         I hi[R], lo[R];
         for (int r = 0; r < R; r++) hi[r] = lo[r] = I{};
+        auto add = [&](I bytes, int k) {
+            for (int r = 0; r < R; r++) {
+                hi[r] = dot4<Bits == 4>(hi[r], bytes, four(x[r][g].hi + k));
+                lo[r] = dot4<Bits == 4>(lo[r], bytes, four(x[r][g].lo + k));
+            }
+        };
         for (int k = 0; k < GROUP; k += Bits == 4 ? 8 : 4, q += W * 4) {
             I bytes = load((const void *)q);
             __builtin_prefetch(q + AHEAD);
-            I first = Bits == 4 ? nibbles(bytes) : bytes;
-            for (int r = 0; r < R; r++) {
-                hi[r] = dot4<Bits == 4>(hi[r], first, four(x[r][g].hi + k));
-                if (Wide) lo[r] = dot4<Bits == 4>(lo[r], first, four(x[r][g].lo + k));
-            }
-            if (Bits == 4) {
-                I second = nibbles(bytes >> 4);
-                for (int r = 0; r < R; r++) {
-                    hi[r] = dot4<true>(hi[r], second, four(x[r][g].hi + k + 4));
-                    if (Wide) lo[r] = dot4<true>(lo[r], second, four(x[r][g].lo + k + 4));
-                }
-            }
+            add(Bits == 4 ? nibbles(bytes) : bytes, k);
+            if (Bits == 4) add(nibbles(bytes >> 4), k + 4);
         }
         __builtin_prefetch(q + AHEAD);
         const uint16_t *d = (const uint16_t *)q;
         F scale = load(d), low = Bits == 4 ? load(d + W) : F{};
         q += W * (Bits == 4 ? 4 : 2);
-        for (int r = 0; r < R; r++) {
-            I whole = Wide ? (hi[r] << 8) + lo[r] : hi[r];
-            if (Bits == 8) whole -= x[r][g].count * 128;
-            out[r] = fma(to_float(whole), scale * x[r][g].scale, out[r]);
-            if (Bits == 4) out[r] = fma(low, splat(x[r][g].total), out[r]);
-        }
+        for (int r = 0; r < R; r++) out[r] = add_group<Bits>(out[r], hi[r], lo[r], scale, low, scales(x[r], groups)[g]);
     }
 }
 
-// out(r, lanes) for each of n rows; the same arithmetic per row whatever n.
-template <int Bits, bool Wide, class Out>
-static inline void tile_product(const Mat &m, int t, const Group *const *x, int n, Out out) {
+#if SHOAL_AMX
+#include "amx.h"
+#endif
+
+template <int Bits, class Out>
+static inline void tile_product(const Mat &m, int t, const Codes *const *x, int r, int n, Out &out) {
     const uint8_t *tile = m.tile(t);
     const int groups = m.groups();
     F y[4];
-    int r = 0;
     for (; r + 4 <= n; r += 4) {
-        tile_rows<Bits, Wide, 4>(tile, groups, x + r, y);
-        for (int i = 0; i < 4; i++) out(r + i, y[i]);
+        tile_rows<Bits, 4>(tile, groups, x + r, y);
+        for (int i = 0; i < 4; i++) out(t, r + i, y[i]);
     }
-    if (n - r == 3) tile_rows<Bits, Wide, 3>(tile, groups, x + r, y);
-    else if (n - r == 2) tile_rows<Bits, Wide, 2>(tile, groups, x + r, y);
-    else if (n - r == 1) tile_rows<Bits, Wide, 1>(tile, groups, x + r, y);
-    for (int i = 0; r + i < n; i++) out(r + i, y[i]);
+    if (n - r == 3) tile_rows<Bits, 3>(tile, groups, x + r, y);
+    else if (n - r == 2) tile_rows<Bits, 2>(tile, groups, x + r, y);
+    else if (n - r == 1) tile_rows<Bits, 1>(tile, groups, x + r, y);
+    for (int i = 0; r + i < n; i++) out(t, r + i, y[i]);
 }
 
-template <bool Wide, class Out>
-static inline void product(const Mat &m, int t, const Group *const *x, int n, Out out) {
-    if (m.bits == 4) tile_product<4, Wide>(m, t, x, n, out);
-    else tile_product<8, Wide>(m, t, x, n, out);
+template <int Bits, class Out>
+static inline void product_as(const Mat &m, int t, int last, const Codes *const *x, int n, Out &out) {
+#if SHOAL_AMX
+    for (; t + 2 <= last; t += 2) {
+        const int done = amx_product<Bits>(m, t, x, n, out);
+        tile_product<Bits>(m, t, x, done, n, out);
+        tile_product<Bits>(m, t + 1, x, done, n, out);
+    }
+#endif
+    for (; t < last; t++) tile_product<Bits>(m, t, x, 0, n, out);
+}
+
+// out(tile, row, lanes) for tiles t..last-1 and each of n rows; the same arithmetic per row whatever n.
+template <class Out> static inline void product(const Mat &m, int t, int last, const Codes *const *x, int n, Out out) {
+    if (m.bits == 4) product_as<4>(m, t, last, x, n, out);
+    else product_as<8>(m, t, last, x, n, out);
 }
 
 // Packs one tile of a row-major float matrix. Values that already lie on such a grid come back exactly.

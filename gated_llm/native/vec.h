@@ -12,6 +12,9 @@
 #include <immintrin.h>
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define SHOAL_AVX512 1
+#if defined(__AMX_INT8__) && defined(__linux__)
+#define SHOAL_AMX 1
+#endif
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define SHOAL_AVX2 1
 #endif

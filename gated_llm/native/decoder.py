@@ -69,6 +69,17 @@ class NativeKV:
             self._capacity[layer] = room
             self._point(layer)
 
+    def append(self, layer: int, kv: Tensor, positions: Sequence[int] | NDArray[np.int32]) -> None:
+        """Stores `kv` [n, 2 * kv_heads, head_dim] (keys after the rotary turn, then values) computed elsewhere."""
+        self.reserve(len(positions))
+        (heads, dim), old = self._shape, int(self.lengths[layer])
+        slots = torch.arange(old, old + len(positions))
+        both = kv.to(self._dtype).transpose(0, 1)
+        self._data[layer][0].view(heads, -1, dim, _BLOCK)[:, slots // _BLOCK, :, slots % _BLOCK] = both[:heads].transpose(0, 1)
+        self._data[layer][1, :, slots] = both[heads:]
+        self._positions[layer][old : old + len(positions)] = positions
+        self.lengths[layer] += len(positions)
+
     def view(self, layer: int) -> tuple[Tensor, Tensor, NDArray[np.int32]]:
         """What `layer` holds: keys and values [kv_heads, n, head_dim] (copies) and positions [n]."""
         n, (heads, dim) = int(self.lengths[layer]), self._shape

@@ -105,3 +105,17 @@ def delete(doc_ids: list[str], folder: Folder = None, json: Json = False) -> Non
     if len(gone) < len(doc_ids):
         note(f"not in the knowledge base: {', '.join(sorted(set(doc_ids) - set(gone)))}")
         raise typer.Exit(1)
+
+
+@kb.command()
+def rebuild(folder: Folder = None, json: Json = False) -> None:
+    """Split and embed again everything the knowledge base holds, as after a change of embedder."""
+    from ...rag import KnowledgeBase
+
+    base = KnowledgeBase.rebuild(load_settings(kb=folder).kb_path)
+    size = len(base)
+    base.close()
+    if json:
+        print_json({"total_chunks": size})
+    else:
+        note(f"{size} chunks")

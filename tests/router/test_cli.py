@@ -109,6 +109,7 @@ def test_kb_commands(filled: Run) -> None:
     assert code == 0
     assert "320 grams" in hits[0]["text"]
     assert filled("kb", "list", "--json")[1] == ["lamp.md"]
+    assert filled("kb", "rebuild", "--json")[1]["total_chunks"] >= 1
     assert filled("kb", "delete", "lamp.md", "--json")[1] == {"deleted": ["lamp.md"]}
     assert filled("kb", "delete", "lamp.md")[0] == 1
     code, _, err = filled("kb", "add", "missing-folder")

@@ -20,6 +20,7 @@ from .errors import CacheInputError
 from .match import COSINE_THRESHOLD, Conflict, Matcher, by_cosine
 from .pair import BUCKETS, NAMES, pair_features, with_leads
 from .semantic import Candidate, Embed, FloatArray
+from .swap import Swap
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +72,15 @@ def bundled() -> Scorer:
         return load(path)
 
 
+def both(first: Conflict, second: Conflict) -> Conflict:
+    """A veto where either objects."""
+    return lambda a, b: first(a, b) or second(a, b)
+
+
 def default_matcher(embed: Embed, conflict: Conflict, threshold: float | None) -> Matcher:
     """The matcher for this embedder; `threshold` None takes the fitted one."""
     scorer = bundled()
     if embed.fingerprint == scorer.embedder:
-        return Matcher(scorer, conflict, scorer.threshold if threshold is None else threshold)
+        veto = both(conflict, Swap(embed).conflict)
+        return Matcher(scorer, veto, scorer.threshold if threshold is None else threshold)
     return Matcher(by_cosine, conflict, COSINE_THRESHOLD if threshold is None else threshold)

@@ -7,7 +7,6 @@ Chinese PAWS pairs (the other half is for measuring), and never what is set apar
 import csv
 import json
 import os
-import random
 import re
 import unicodedata
 import zipfile
@@ -138,23 +137,3 @@ def sentences(language: str, limit: int = 6000) -> Pool:
     texts = [s for a in data["data"] for p in a["paragraphs"] for s in cut.split(p["context"]) if 12 <= len(s) <= 220]
     step = max(1, len(texts) // limit)
     return _pool(f"sentences {language}", ((str(i), text) for i, text in enumerate(texts[::step])), strict=True)
-
-
-def paws_twins(half: int) -> Pool:
-    """Both sentences of the Chinese pairs that differ in meaning, each a group of its own: stored look-alikes."""
-    texts = [text for a, b, label in paws_zh(half) if label == 0 for text in (a, b)]
-    return _pool("paws twins", ((str(i), text) for i, text in enumerate(texts)), strict=True)
-
-
-def with_twins(pool: Pool, rng: random.Random, *, share: float = 0.5) -> Pool:
-    """The pool and, for a share of its texts, a look-alike with one word of another text in place of one of its own."""
-    texts, groups = list(pool.texts), list(pool.groups)
-    for i, text in enumerate(pool.texts):
-        words, others = text.split(" "), rng.choice(pool.texts).split(" ")
-        places = [k for k, word in enumerate(words) if len(word) > 4 and word.isalpha()]
-        new = [word for word in others if len(word) > 4 and word.isalpha() and word not in words]
-        if places and new and rng.random() < share:
-            words[rng.choice(places)] = rng.choice(new)
-            texts.append(" ".join(words))
-            groups.append(f"twin of {pool.groups[i]}")
-    return Pool(name=f"{pool.name} twins", texts=texts, groups=groups, strict=True)

@@ -6,7 +6,7 @@ taken out of the cache, so that nearest is not always right. Sets without paraph
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from ..facts import facts
 from ..guards import Guards
 from ..pair import BUCKETS, NAMES, bucket, pair_features, with_leads
+from ..scorer import both
+from ..semantic import Embed
+from ..swap import Swap
 from .corpora import Pool, plain
 from .paraphrase import paraphrase
 
@@ -41,8 +44,9 @@ class Episode:
 class Embedding:
     """Texts to vectors, remembered."""
 
-    def __init__(self, embed: Callable[[Sequence[str]], FloatArray]) -> None:
+    def __init__(self, embed: Embed) -> None:
         self._embed, self._known = embed, dict[str, FloatArray]()
+        self.fingerprint = embed.fingerprint
 
     def __call__(self, texts: Sequence[str]) -> FloatArray:
         new = sorted({t for t in texts if t not in self._known}, key=len)
@@ -66,7 +70,8 @@ class Builder:
     """Makes episodes from pools with one embedder and one table of word weights."""
 
     def __init__(self, embed: Embedding, idf: FloatArray, seed: int) -> None:
-        self._embed, self._idf, self._rng, self._guards = embed, idf, random.Random(seed), Guards()
+        self._embed, self._idf, self._rng = embed, idf, random.Random(seed)
+        self._conflict = both(Guards().conflict, Swap(embed).conflict)
 
     def split(
         self, pool: Pool, part: str, *, questions: int, stored: float = 0.5, known_from: float = 0.75
@@ -137,7 +142,7 @@ class Builder:
         found: list[tuple[int, int]],
         held_right: bool,
     ) -> Episode | None:
-        vetoed = {j for j, _ in found if self._guards.conflict(question, stored[j])}
+        vetoed = {j for j, _ in found if self._conflict(question, stored[j])}
         limit = max((float(cosines[j]) for j in vetoed), default=0.0) - _BEHIND
         kept = [(j, label) for j, label in found if j not in vetoed and cosines[j] >= limit]
         if not kept:

@@ -8,7 +8,6 @@ training.
 """
 
 import json
-import random
 import time
 from importlib.resources import files
 from pathlib import Path
@@ -54,9 +53,6 @@ def training(builder: Builder) -> list[Episode]:
         out += builder.reworded(halves(pool, 0), f"{part} reworded", questions=1200)
     for language in ("en", "zh"):
         out += builder.reworded(halves(corpora.sentences(language), 0), f"sentences {language}", questions=1500)
-    twins = corpora.with_twins(halves(corpora.sentences("en"), 0), random.Random(SEED))
-    out += builder.reworded(twins, "twins en", questions=1500)
-    out += builder.reworded(corpora.paws_twins(0), "twins zh", questions=800)
     return out
 
 
@@ -67,8 +63,7 @@ def calibration(builder: Builder) -> list[Episode]:
         out += builder.reworded(halves(pool, 1), f"{part} reworded", questions=500)
     for language in ("en", "zh"):
         out += builder.reworded(halves(corpora.sentences(language), 1), f"sentences {language}", questions=500)
-    twins = corpora.with_twins(halves(corpora.sentences("en"), 1), random.Random(SEED + 1))
-    return out + builder.reworded(twins, "twins en", questions=500)
+    return out
 
 
 def fit(episodes: list[Episode], idf: NDArray[np.float32], embedder: str) -> Scorer:
@@ -129,7 +124,7 @@ def main() -> None:
         f"{len(train)} look-ups to fit on, {len(judge)} to fit the threshold on ({time.time() - begun:.0f} s)",
         flush=True,
     )
-    for left_out in ("stackfaq", "banking77", "clinc", "chitchat", "sentences", "reworded", "twins"):
+    for left_out in ("stackfaq", "banking77", "clinc", "chitchat", "sentences", "reworded"):
         scorer = fit([e for e in train if left_out not in e.part], idf, embedder.fingerprint)
         fitted = fit_threshold(outcomes(scorer, [e for e in judge if left_out not in e.part]), BUDGET)
         report("left out", outcomes(scorer, [e for e in train if left_out in e.part]), fitted.threshold)

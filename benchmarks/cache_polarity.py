@@ -143,6 +143,77 @@ def _questions() -> Iterator[tuple[str, str]]:
                 yield frame.format(values[a]), frame.format(values[b])
 
 
+FRESH_FRAMES = (
+    ("number", "Which flights leave within {} hours?", ("4", "9", "eleven", "24")),
+    ("number", "Is {} a normal resting pulse?", ("48", "60", "84", "110")),
+    ("number", "How do I claim {} of overtime?", ("6 hours", "8 hours", "6 days", "half a day")),
+    ("number", "Will iOS {} run on my tablet?", ("16.1", "16.4", "17", "15.2")),
+    ("number", "What is {} of 250?", ("5%", "15%", "50%", "12%")),
+    ("number", "Is {} late to call a client?", ("8 pm", "9 pm", "8 am", "21:30")),
+    ("number", "第{}章讲了什么？", ("三", "五", "12", "二十")),
+    ("number", "{}岁可以考驾照吗？", ("16", "18", "七十", "80")),
+    ("number", "体温{}度算发烧吗？", ("37", "38", "37.5", "39")),
+    ("number", "{}公斤的行李要加多少钱？", ("5", "15", "二十", "30")),
+    ("name", "Who discovered {}?", ("penicillin", "radium", "oxygen", "insulin")),
+    ("name", "What language do people speak in {}?", ("Belgium", "Brazil", "Iran", "Kenya")),
+    ("name", "How do I install {} on Linux?", ("Docker", "Postgres", "Nginx", "Redis")),
+    ("name", "How do I cook {} for six people?", ("lamb", "salmon", "lentils", "duck")),
+    ("name", "{}是谁发现的？", ("青霉素", "镭", "氧气", "胰岛素")),
+    ("name", "去{}旅游要带什么？", ("西藏", "海南", "东北", "云南")),
+    ("opposite", "Where can I {} foreign coins?", ("buy", "sell")),
+    ("opposite", "How do I {} the sunroof?", ("open", "close")),
+    ("opposite", "Is the water too {} for tropical fish?", ("hot", "cold")),
+    ("opposite", "Does the pill {} blood pressure?", ("raise", "lower")),
+    ("opposite", "Which countries have the {} taxes?", ("highest", "lowest")),
+    ("opposite", "Should I water the roses {} sunrise?", ("before", "after")),
+    ("opposite", "Can I {} the reading light from my seat?", ("switch on", "switch off")),
+    ("opposite", "What are the {} of solar panels?", ("advantages", "drawbacks")),
+    ("opposite", "Is the exam {} this year?", ("easier", "harder")),
+    ("opposite", "How do I {} a curfew for teenagers?", ("impose", "lift")),
+    ("opposite", "Do I have to {} the brightness at night?", ("turn up", "turn down")),
+    ("opposite", "When do the days get {} again?", ("longer", "shorter")),
+    ("opposite", "Is it {} to fish here?", ("legal", "illegal")),
+    ("opposite", "How can we {} the deadline?", ("extend", "shorten")),
+    ("opposite", "水温太{}对鱼有影响吗？", ("高", "低")),
+    ("opposite", "怎么{}天窗？", ("打开", "关闭")),
+    ("opposite", "饭{}可以喝茶吗？", ("前", "后")),
+    ("opposite", "这种药会使血压{}吗？", ("升高", "降低")),
+    ("opposite", "太阳能板有什么{}？", ("优点", "缺点")),
+    ("opposite", "今年的考试{}吗？", ("容易", "困难")),
+    ("opposite", "在哪里可以{}外币？", ("买入", "卖出")),
+    ("negation", "Should dogs {}eat grapes?", ("", "not ")),
+    ("negation", "Which of these plugs do {}fit in Italy?", ("", "not ")),
+    ("negation", "Who {} vote in local elections?", ("can", "cannot")),
+    ("negation", "Why {} the heater start?", ("does", "doesn't")),
+    ("negation", "Are tips {}included in the bill?", ("", "not ")),
+    ("negation", "狗{}吃葡萄吗？", ("能", "不能")),
+    ("negation", "小费{}包含在账单里吗？", ("", "不")),
+    ("negation", "哪些人{}投票？", ("可以", "不可以")),
+    ("order", "Is {} heavier than {}?", ("gold/lead", "steel/brass")),
+    ("order", "How long is the drive from {} to {}?", ("Lyon/Nice", "Leeds/Bath")),
+    ("order", "Can {} turn into {}?", ("fear/anger", "ice/vapour")),
+    ("order", "{}比{}重吗？", ("黄金/铅", "钢/铜")),
+    ("order", "从{}到{}开车要多久？", ("南京/苏州", "西安/兰州")),
+    ("order", "{}能变成{}吗？", ("恐惧/愤怒", "冰块/蒸汽")),
+    ("question kind", "{} was the bridge built?", ("When", "Why", "Where")),
+    ("question kind", "{} is the entrance fee / entrance?", ("How much", "Where")),
+    ("question kind", "这座桥是{}建的？", ("谁", "哪一年", "在哪里")),
+)  # fmt: skip
+
+
+def fresh() -> Iterator[Pair]:
+    """Pairs from frames that no rule of the guards was looked at with: written last, never worked on."""
+    for kind, frame, values in FRESH_FRAMES:
+        if kind == "order":
+            for value in values:
+                x, y = value.split("/")
+                yield kind, frame.format(x, y), frame.format(y, x)
+            continue
+        for a in range(len(values)):
+            for b in range(a + 1, len(values)):
+                yield kind, frame.format(values[a]), frame.format(values[b])
+
+
 class Look:
     """A cache's semantic half: stored questions with their answers, asked with the default matcher."""
 
@@ -206,11 +277,16 @@ def main() -> None:
     made = [pair for pair in generate(rng) if pair[1] != pair[2]]
     paws = [("paws zh", a, b) for a, b, label in corpora.paws_zh(1) if label == 0]
     out: dict[str, object] = {"seed": SEED, "machine": platform.machine(), "date": time.strftime("%Y-%m-%d")}
-    print(f"{len(made)} generated pairs, {len(paws)} PAWS pairs; threshold {look.matcher.threshold:.4f}")
+    unseen = list(fresh())
+    print(f"{len(made)} generated pairs, {len(unseen)} unseen ones, {len(paws)} PAWS pairs")
+    print(f"threshold {look.matcher.threshold:.4f}")
     for name, alone in (("alone", True), ("all stored", False)):
         table = false_hits(look, made, alone=alone)
         total = (sum(h for h, _ in table.values()), sum(n for _, n in table.values()))
-        table |= {"polarity and numbers": total, **false_hits(look, paws, alone=alone)}
+        new = false_hits(look, unseen, alone=alone)
+        all_new = (sum(h for h, _ in new.values()), sum(n for _, n in new.values()))
+        table |= {"polarity and numbers": total, **{f"unseen {k}": v for k, v in new.items()}, "unseen, all": all_new}
+        table |= false_hits(look, paws, alone=alone)
         for kind, (hits, n) in table.items():
             low, high = clopper_pearson(hits, n)
             print(

@@ -8,7 +8,11 @@ MATRICES = ("q", "k", "v", "o", "gate", "up", "down", "embed", "head")
 VECTORS = (
     "attn_norm", "attn_post", "mlp_norm", "mlp_post", "q_norm", "k_norm", "q_bias", "k_bias", "v_bias", "final_norm",
 )  # fmt: skip
-FAILURES = {1: "a key/value store is too small", 2: "a token id is not in the vocabulary", 3: "a position is past the model's context"}
+FAILURES = {
+    1: "a key/value store is too small",
+    2: "a token id is not in the vocabulary",
+    3: "a position is past the model's context",
+}
 
 
 class Config(Structure):
@@ -32,8 +36,8 @@ class Batch(Structure):
 
     _fields_: ClassVar = [
         ("rows", c_int32), ("first", c_int32), ("last", c_int32),
-        ("tokens", c_void_p), ("hidden", c_void_p), ("positions", c_void_p), ("sequence", c_void_p), ("kv", POINTER(Kv)),
-        ("run", c_void_p), ("alpha", c_void_p), ("counts", c_void_p),
+        ("tokens", c_void_p), ("hidden", c_void_p), ("positions", c_void_p), ("sequence", c_void_p),
+        ("kv", POINTER(Kv)), ("run", c_void_p), ("alpha", c_void_p), ("counts", c_void_p),
         ("logit_rows", c_void_p), ("wanted", c_int32), ("logits", c_void_p),
     ]  # fmt: skip
 

@@ -1,6 +1,6 @@
-"""Compiles the kernel with the user's g++ or clang++, once per source, flags and processor, into the home's `native` folder.
+"""Compiles the kernel with the user's g++ or clang++, once per source, flags and processor, into the home's folder.
 
-A machine without a compiler, or one on which the compile fails, simply has no kernel: that is logged once, never raised.
+A machine without a compiler, or one on which the compile fails, has no kernel: that is logged once, never raised.
 """
 
 import ctypes
@@ -38,7 +38,9 @@ def library(flags: tuple[str, ...] | None = None, home: Path | None = None) -> c
     chosen = native_flags() if flags is None else flags
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
     if compiler is None:
-        _log.info("No C++ compiler found: the model decodes through torch. Install g++ to make it several times faster.")
+        _log.info(
+            "No C++ compiler found: the model decodes through torch. Install g++ to make it several times faster."
+        )
         return None
     try:
         return ctypes.CDLL(str(_compiled(compiler, chosen, home_folder(home) / "native")))

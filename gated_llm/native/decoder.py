@@ -1,13 +1,12 @@
-"""A decoder whose passes run in the native kernel: weights quantised in memory, keys and values in numpy buffers (G1, G4, G17).
+"""A decoder whose passes run in the native kernel, over weights quantised in its memory (G1, G17).
 
-Rows of one pass may be tokens of one request (prompt, drafts) or of several; each has its own run mask. A row's result does not
-depend on the rows beside it nor on the number of threads (G8). Knows no text, budgets or sampling.
+Rows of one pass may be tokens of one request (prompt, drafts) or of several; each has its own run mask. A row's result
+does not depend on the rows beside it nor on the number of threads (G8). Knows no text, budgets or sampling.
 """
 
 import ctypes
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
@@ -19,14 +18,8 @@ from ..errors import GatedError, WeightsError
 from ..rope import rope_tables
 from . import abi
 from .build import library
+from .store import KV_TYPES, KvType, NativeKV
 
-KvType = Literal["fp32", "fp16", "bf16"]
-_KV_TYPES: dict[KvType, tuple[int, torch.dtype]] = {
-    "fp32": (0, torch.float32),
-    "fp16": (1, torch.float16),
-    "bf16": (2, torch.bfloat16),
-}
-_BLOCK = 16  # positions of a key block; the kernel's BLOCK
 # A run mask: uint8 [layers, 2], attention and MLP; 0 skips, 1 runs, 2 (attention) only stores keys and values.
 Run = NDArray[np.uint8]
 
@@ -37,99 +30,11 @@ def supports(config: DecoderConfig) -> bool:
     return config.head_dim in (32, 64, 96, 128, 256) and all(n % 32 == 0 for n in wide)
 
 
-class NativeKV:
-    """One request's keys and values, layer by layer: only what ran. Grows by itself."""
-
-    __slots__ = ("_capacity", "_data", "_dtype", "_pointers", "_positions", "_shape", "lengths", "struct")
-
-    def __init__(self, config: DecoderConfig, capacity: int | Sequence[int], kind: KvType) -> None:
-        self._shape, self._dtype = (config.kv_heads, config.head_dim), _KV_TYPES[kind][1]
-        self._capacity = np.zeros(config.layers, np.int32)
-        self._capacity[:] = capacity
-        self._capacity[:] = -(-self._capacity // _BLOCK) * _BLOCK
-        self._data = [self._buffer(n) for n in self._capacity.tolist()]
-        self._positions = [np.empty(n, np.int32) for n in self._capacity.tolist()]
-        self._pointers = np.empty((2, config.layers), np.uintp)
-        self.lengths = np.zeros(config.layers, np.int32)
-        for layer in range(config.layers):
-            self._point(layer)
-        data, positions = self._pointers
-        self.struct = abi.Kv(data.ctypes.data, positions.ctypes.data, self.lengths.ctypes.data, self._capacity.ctypes.data)
-
-    def reserve(self, more: int) -> None:
-        """Makes room for `more` tokens in every layer."""
-        for layer in np.flatnonzero(self.lengths + more > self._capacity):
-            held, room = int(self.lengths[layer]), int(self.lengths[layer]) + more
-            room = -(-(room + max(64, room // 2)) // _BLOCK) * _BLOCK
-            data, positions, blocks = self._data[layer], self._positions[layer], -(-held // _BLOCK) * _BLOCK
-            self._data[layer] = self._buffer(room)
-            self._data[layer][:, :, :blocks] = data[:, :, :blocks]
-            self._positions[layer] = np.empty(room, np.int32)
-            self._positions[layer][:held] = positions[:held]
-            self._capacity[layer] = room
-            self._point(layer)
-
-    def append(self, layer: int, kv: Tensor, positions: Sequence[int] | NDArray[np.int32]) -> None:
-        """Stores `kv` [n, 2 * kv_heads, head_dim] (keys after the rotary turn, then values) computed elsewhere."""
-        self.reserve(len(positions))
-        (heads, dim), old = self._shape, int(self.lengths[layer])
-        slots = torch.arange(old, old + len(positions))
-        both = kv.to(self._dtype).transpose(0, 1)
-        self._data[layer][0].view(heads, -1, dim, _BLOCK)[:, slots // _BLOCK, :, slots % _BLOCK] = both[:heads].transpose(0, 1)
-        self._data[layer][1, :, slots] = both[heads:]
-        self._positions[layer][old : old + len(positions)] = positions
-        self.lengths[layer] += len(positions)
-
-    def view(self, layer: int) -> tuple[Tensor, Tensor, NDArray[np.int32]]:
-        """What `layer` holds: keys and values [kv_heads, n, head_dim] (copies) and positions [n]."""
-        n, (heads, dim) = int(self.lengths[layer]), self._shape
-        keys = self._data[layer][0].view(heads, -1, dim, _BLOCK).transpose(2, 3).reshape(heads, -1, dim)
-        return keys[:, :n].clone(), self._data[layer][1, :, :n].clone(), self._positions[layer][:n].copy()
-
-    def truncate(self, lengths: NDArray[np.int32]) -> None:
-        """Forgets all but the first `lengths[layer]` tokens of each layer, as after a rejected draft."""
-        if (lengths > self.lengths).any() or (lengths < 0).any():
-            raise ValueError("truncate() can only shorten a key/value store.")
-        self.lengths[:] = lengths
-
-    def copy(self) -> "NativeKV":
-        """An independent copy, as for a prefix that several requests share."""
-        twin = object.__new__(NativeKV)
-        twin._shape, twin._dtype = self._shape, self._dtype
-        twin._capacity, twin.lengths, twin._pointers = self._capacity.copy(), self.lengths.copy(), self._pointers.copy()
-        twin._data = [data.clone() for data in self._data]
-        twin._positions = [positions.copy() for positions in self._positions]
-        for layer in range(len(twin._data)):
-            twin._point(layer)
-        data, positions = twin._pointers
-        twin.struct = abi.Kv(data.ctypes.data, positions.ctypes.data, twin.lengths.ctypes.data, twin._capacity.ctypes.data)
-        return twin
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that one token takes in one layer."""
-        return 2 * self._shape[0] * self._shape[1] * self._dtype.itemsize
-
-    @property
-    def bytes_used(self) -> int:
-        """Bytes of keys and values stored, without free room."""
-        return int(self.lengths.sum()) * self.bytes_per_token
-
-    @property
-    def bytes_held(self) -> int:
-        """Bytes allocated."""
-        return sum(data.nbytes for data in self._data)
-
-    def _buffer(self, capacity: int) -> Tensor:
-        # zeros: a block's free lanes are multiplied, though never used
-        return torch.zeros(2, self._shape[0], capacity, self._shape[1], dtype=self._dtype)
-
-    def _point(self, layer: int) -> None:
-        self._pointers[:, layer] = self._data[layer].data_ptr(), self._positions[layer].ctypes.data
-
-
 class NativeDecoder:
-    """A model in the kernel's memory. One pass runs at a time; more callers wait. Close it to free the memory at once."""
+    """A model in the kernel's memory. One pass runs at a time; more callers wait. `close` frees it at once.
+
+    `weight_bytes`: packed size; `branch_runs` [layers, 2]: attention and MLP branches run so far, summed over rows.
+    """
 
     def __init__(
         self,
@@ -144,8 +49,8 @@ class NativeDecoder:
     ) -> None:
         """Packs `weights` (Hugging Face names) to `bits` 4 or 8; embedding and head to `head_bits`.
 
-        `lib` is the compiled kernel to use instead of this machine's own. Raises WeightsError when the shape or the weights do not
-        fit, GatedError when there is no kernel.
+        `lib` is the compiled kernel to use instead of this machine's own. Raises WeightsError when the shape or the
+        weights do not fit, GatedError when there is no kernel.
         """
         loaded = lib or library()
         if loaded is None:
@@ -156,8 +61,9 @@ class NativeDecoder:
         self._lib, self._lock = abi.declare(loaded), threading.Lock()
         shape = abi.Config(
             layers=config.layers, hidden=config.hidden, heads=config.heads, kv_heads=config.kv_heads,
-            head_dim=config.head_dim, ffn=config.inner, vocab=config.vocab, kv_type=_KV_TYPES[kv][0],
-            gelu=0, eps=config.norm_eps, embed_scale=1.0, query_scale=config.head_dim**-0.5, attention_cap=0.0, logit_cap=0.0,
+            head_dim=config.head_dim, ffn=config.inner, vocab=config.vocab, kv_type=KV_TYPES[kv][0],
+            gelu=0, eps=config.norm_eps, embed_scale=1.0, query_scale=config.head_dim**-0.5, attention_cap=0.0,
+            logit_cap=0.0,
         )  # fmt: skip
         self._model: int | None = self._lib.shoal_new(ctypes.byref(shape), threads)
         if not self._model:
@@ -185,9 +91,9 @@ class NativeDecoder:
     ) -> Tensor:
         """fp32 logits [len(wanted), vocab] after one pass over all rows; `wanted` rows are all unless given.
 
-        Row i is token `tokens[i]` at `positions[i]` of the request that owns `kvs[i]`; rows of one request come in order. `run`
-        [layers, 2] or [rows, layers, 2] and `alpha` (what branches' outputs are scaled by) of the same shape default to ones.
-        Raises ValueError for ids or positions out of range.
+        Row i is token `tokens[i]` at `positions[i]` of the request that owns `kvs[i]`; rows of one request come in
+        order. `run` [layers, 2] or [rows, layers, 2] and `alpha` (what branches' outputs are scaled by) of the same
+        shape default to ones. Raises ValueError for ids or positions out of range.
         """
         rows, layers = len(tokens), self.config.layers
         ids, places = np.asarray(tokens, np.int32), np.asarray(positions, np.int32)
@@ -195,7 +101,7 @@ class NativeDecoder:
         owner = np.asarray([order.setdefault(id(kv), len(order)) for kv in kvs], np.int32)
         stores = [next(kv for kv in kvs if id(kv) == key) for key in order]
         if not rows == len(places) == len(owner):
-            raise ValueError(f"{rows} tokens, {len(places)} positions and {len(owner)} stores: give one of each per row.")
+            raise ValueError(f"{rows} tokens, {len(places)} positions, {len(owner)} stores: give one of each per row.")
         for kv, more in zip(stores, np.bincount(owner).tolist(), strict=True):
             kv.reserve(more)
         mask = np.ascontiguousarray(np.broadcast_to(1 if run is None else run, (rows, layers, 2)), np.uint8)
@@ -207,7 +113,8 @@ class NativeDecoder:
             rows=rows, first=0, last=layers,
             tokens=ids.ctypes.data, hidden=hidden.data_ptr(), positions=places.ctypes.data, sequence=owner.ctypes.data,
             kv=(abi.Kv * len(stores))(*(kv.struct for kv in stores)),
-            run=mask.ctypes.data, alpha=None if scale is None else scale.ctypes.data, counts=self.branch_runs.ctypes.data,
+            run=mask.ctypes.data, alpha=None if scale is None else scale.ctypes.data,
+            counts=self.branch_runs.ctypes.data,
             logit_rows=picked.ctypes.data, wanted=len(picked), logits=logits.data_ptr(),
         )  # fmt: skip
         with self._lock:

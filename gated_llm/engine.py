@@ -1,28 +1,29 @@
 """GatedLLM: a local model that answers within a depth budget (G2, G6, G8).
 
-Puts prompt, plan, passes and sampler together, one request at a time per step. Knows no routing, retrieval or HTTP.
+Puts prompt, plan, passes and sampler together, one request at a time per step. torch is imported when a model is
+loaded. Knows no routing, retrieval or HTTP.
 """
 
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import torch
-from torch import Tensor
-
-from .checkpoint import fingerprint, read_tensors
 from .config import DecoderConfig
 from .errors import GatedError, PromptError
 from .health import LayerHealth
-from .model import Decoder, RunMask
-from .passes import KernelModel, Model, Passes, TorchModel
 from .policy import Budget, Plan, resolve_budget
 from .report import Chunk, DepthReport, Generation, Usage
 from .sampler import Sampler, Sampling, StopText, stop_words
 from .tokenizer import ChatTokenizer, Prompt, TextStream
 from .weights import DEFAULT_MODEL, Progress, locate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .model import RunMask
+    from .passes import Model, Passes
 
 _PREFILL = 512  # tokens read in one pass
 _ASSETS = Path(__file__).parent / "assets"
@@ -40,7 +41,7 @@ class GatedLLM:
 
     def __init__(
         self,
-        model: Model,
+        model: "Model",
         tokenizer: ChatTokenizer,
         plan: Plan,
         *,
@@ -82,6 +83,12 @@ class GatedLLM:
         """
         if dtype not in _DTYPES:
             raise GatedError(f"dtype={dtype!r}: give one of {', '.join(_DTYPES)}.")
+        try:
+            import torch
+
+            from .checkpoint import fingerprint, read_tensors
+        except ImportError as error:
+            raise GatedError(f"A local model needs the extra: pip install 'shoal[llm]' ({error}).") from error
         if threads is not None:
             torch.set_num_threads(threads)
         folder = locate(source, home=home, progress=progress)
@@ -175,8 +182,13 @@ class GatedLLM:
         self.close()
 
 
-def _place(config: DecoderConfig, weights: dict[str, Tensor], dtype: str) -> Model:
+def _place(config: DecoderConfig, weights: "dict[str, Tensor]", dtype: str) -> "Model":
     """The model in memory: on a GPU by torch, on a CPU by the native kernel where there is one for it."""
+    import torch
+
+    from .model import Decoder
+    from .passes import KernelModel, TorchModel
+
     cuda = torch.cuda.is_available()
     if dtype in ("int4", "int8") or (dtype == "auto" and not cuda):
         model = KernelModel.load(config, weights, bits={"int4": 4, "int8": 8}.get(dtype))
@@ -202,7 +214,7 @@ class _Request:
     """One generation under way."""
 
     def __init__(
-        self, llm: GatedLLM, model: Model, ids: list[int], budget: Budget, sampling: Sampling, *, gate_prefill: bool
+        self, llm: GatedLLM, model: "Model", ids: list[int], budget: Budget, sampling: Sampling, *, gate_prefill: bool
     ) -> None:
         self._llm, self._model, self._budget, self._sampling = llm, model, budget, sampling
         self._prompt = ids
@@ -216,7 +228,7 @@ class _Request:
     def _full(self) -> bool:
         return self._budget.dropped == 0
 
-    def _read(self) -> tuple[Passes, Tensor]:
+    def _read(self) -> "tuple[Passes, Tensor]":
         """Reads the prompt; returns the request's passes and the logits that choose the first token.
 
         The last prompt token chooses it, so under a budget that token has a pass of its own, within the budget.
@@ -234,7 +246,7 @@ class _Request:
             logits = self._pass(passes, ids[whole:], self._mask)
         return passes, logits
 
-    def _pass(self, passes: Passes, ids: list[int], mask: RunMask | None) -> Tensor:
+    def _pass(self, passes: "Passes", ids: list[int], mask: "RunMask | None") -> "Tensor":
         with self._llm._step:
             return passes(ids, mask)
 

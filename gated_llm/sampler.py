@@ -7,11 +7,12 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from .errors import LogitsError, SamplingError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +47,12 @@ class Sampler:
     """Chooses tokens for one request; the same settings give the same choices."""
 
     def __init__(self, sampling: Sampling) -> None:
+        import torch
+
         self._sampling = sampling
         self._random = torch.Generator().manual_seed(sampling.seed) if sampling.temperature > 0 else None
 
-    def choose(self, logits: Tensor) -> tuple[int, float]:
+    def choose(self, logits: "Tensor") -> tuple[int, float]:
         """The next token's id and the likeliest one's probability, for fp32 `logits` [vocab]. Raises LogitsError."""
         top, best = logits.max(dim=0)
         confidence = (top - logits.logsumexp(dim=0)).exp().item()
@@ -59,10 +62,12 @@ class Sampler:
             )
         if self._random is None:
             return int(best.item()), confidence
-        chosen = torch.multinomial(self._probabilities(logits.cpu()), 1, generator=self._random)
+        chosen = self._probabilities(logits.cpu()).multinomial(1, generator=self._random)
         return int(chosen.item()), confidence
 
-    def _probabilities(self, logits: Tensor) -> Tensor:
+    def _probabilities(self, logits: "Tensor") -> "Tensor":
+        import torch
+
         probabilities = torch.softmax((logits - logits.max()) / max(self._sampling.temperature, 1e-5), dim=0)
         if self._sampling.top_p == 1.0:
             return probabilities

@@ -203,6 +203,8 @@ def _convert(gguf: Path, folder: Path, progress: Progress) -> None:
 
     progress("converting", 0.0)
     convert_gguf(gguf, folder)
+    for path in folder.iterdir():
+        path.chmod(0o644)
     progress("converting", 1.0)
 
 
@@ -247,6 +249,7 @@ def _whole_or_nothing(target: Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         yield folder
+        folder.chmod(0o755)  # others on the machine may load it; temporary folders are made private
         shutil.rmtree(target, ignore_errors=True)
         folder.rename(target)
     except BaseException:

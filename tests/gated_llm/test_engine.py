@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -219,6 +221,11 @@ def test_closed_models_say_so(tiny_folder: Path) -> None:
         llm.close()
     with pytest.raises(GatedError, match="closed: load it again"):
         llm.generate("Hi")
+
+
+def test_torch_is_imported_when_a_model_is_loaded_not_before() -> None:
+    code = "import sys; from shoal.gated_llm import GatedLLM; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_loading_with_wrong_settings(tiny_folder: Path) -> None:

@@ -41,6 +41,7 @@ def test_a_folder_is_pulled_once(tiny_folder: Path, tmp_path: Path) -> None:
     assert folder == tmp_path / "models" / "tiny-llama"
     assert fingerprint(read_tensors(folder)) == fingerprint(read_tensors(tiny_folder))
     assert left_over(tmp_path) == ["tiny-llama"]
+    assert folder.stat().st_mode & 0o777 == 0o755
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert pull(tiny_folder, home=tmp_path, progress=lambda *said: seen.append(said)) == folder
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before

@@ -2,8 +2,8 @@
 
 Greedy backward elimination: at every step each branch that is left is tried without, and the one that adds least KL to
 the full model per depth saved leaves. Prefixes are read at full depth and continuations without the branches, the same
-cache holes as in decoding. Losses are then measured on samples that the search did not see. Block influence by cosine
-misleads (docs/log.md), so it is not used.
+cache holes as in decoding. Losses are then measured on samples that the search did not see. The cheaper
+measure, how little a block turns its input, misleads: it finds layer 11 of the default model idle, KL 2.0 without it.
 """
 
 import argparse

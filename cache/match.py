@@ -13,7 +13,7 @@ Conflict = Callable[[str, str], str | None]
 Score = Callable[[str, FloatArray, Sequence[Candidate]], Sequence[float]]
 
 COSINE_THRESHOLD = 0.85  # for embedders that no scorer was fitted for; `shoal cache calibrate` fits another
-_BEHIND = 0.05  # cosine a candidate may be behind a vetoed one
+_BEHIND = 0.02  # cosine a candidate may be behind a vetoed one
 
 
 def by_cosine(question: str, vector: FloatArray, candidates: Sequence[Candidate]) -> list[float]:

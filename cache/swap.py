@@ -1,18 +1,17 @@
 """A veto that needs the embedder (C4): two questions alike but for one word or name, and the two mean different things.
 
-"Who discovered radium" and "who discovered oxygen" are near copies; no list of names is ever complete. The exchanged parts
-alone tell: synonyms lie close together (78% of English and 94% of Chinese pairs above the limit), names of one kind do not
-(3%). Only near copies are looked at, so loose paraphrases are left to the second look.
+"Who first discovered radium" and "... oxygen" are near copies, and no list of names is ever complete. The exchanged
+words alone tell: synonyms lie close together (92% of English and 98% of Chinese pairs above the limit), names of one
+kind mostly do not (17%). Only near copies are looked at; loose paraphrases are left to the second look.
 """
 
 from functools import lru_cache
 
 from .facts import HAN, facts
-from .lexicon import STOP_WORDS
 from .semantic import Embed
 
-LIMIT = 0.6  # cosine of the exchanged parts, for the bundled embedder
-_WORDS, _CHARACTERS = 3, 4  # longest part that is exchanged
+LIMIT = 0.5  # cosine of the exchanged parts, for the bundled embedder
+_WORDS, _CHARACTERS = 1, 4  # longest part that is exchanged
 _SHARED = 2  # content words (or characters) that must stay
 
 
@@ -21,8 +20,7 @@ def exchanged(a: str, b: str) -> tuple[str, str] | None:
     x, y = facts(a), facts(b)
     if x.chinese != y.chinese:
         return None
-    keep = (lambda w: True) if x.chinese else (lambda w: w not in STOP_WORDS)
-    left, right = [w for w in x.words if keep(w)], [w for w in y.words if keep(w)]
+    left, right = (list(f.words if f.chinese else f.content) for f in (x, y))
     start = 0
     while start < min(len(left), len(right)) and left[start] == right[start]:
         start += 1

@@ -23,7 +23,7 @@ from .paraphrase import paraphrase
 
 TOP = 5
 _ABSENT = 0.3
-_BEHIND = 0.05
+_BEHIND = 0.02
 FloatArray = NDArray[np.float32]
 
 

@@ -30,7 +30,7 @@ MARGIN = -0.05  # how much closer than the closest allowed phrase the guarded on
 TURNS = 4  # user turns looked back at: topic and attack words may come in different ones
 _CLAUSE = re.compile(r"[.!?;:。！？；：\n]+|,(?=\s)|，")
 _LONGEST = 400  # characters of one piece
-_PIECES = {True: 32, False: 4}  # pieces read with and without attack words; those without cost every request
+_PIECES = {True: 32, False: 1}  # pieces read of a text, thoroughly or not
 # attack words written without their spaces, which is how spaced-out letters arrive
 _RUN = re.compile(
     r"(?:with|use|using|by)?(?:the|your)?(?:least|fastest|quickest|simplest|minimal|minimum|shallowest|lowest)(?:possible|amountof)?"
@@ -120,14 +120,16 @@ class Guard:
         """Words of the last turns that ask for less thinking, seen through disguises."""
         return tuple(dict.fromkeys(word for text in _turns(messages) for word in attack_words_of(text)))
 
-    def check(self, messages: Sequence[Message]) -> Verdict:
-        """Topic and attack words of a conversation's last turns. Takes milliseconds: text and clauses are embedded.
+    def check(self, messages: Sequence[Message], *, thorough: bool = False) -> Verdict:
+        """Topic and attack words of a conversation's last turns; their clauses are embedded one by one.
 
-        Without attack words only the newest turn and its longest clauses are read: it then sets a floor at most.
+        Without attack words the verdict sets a floor at most: then, unless `thorough` (worth it when the caller asks
+        for a low budget), only the newest turn is read, as a whole, which costs one embedding.
         """
         attack = self.attack_words(messages)
-        texts = _turns(messages) if attack else _turns(messages)[-1:]
-        pieces = [piece for text in texts for piece in pieces_of(text, attack)]
+        thorough = thorough or bool(attack)
+        texts = _turns(messages) if thorough else _turns(messages)[-1:]
+        pieces = [piece for text in texts for piece in pieces_of(text, attack, thorough=thorough)]
         if not pieces or not self._topics.guarded:
             return Verdict(attack=attack)
         prototypes = self._prototypes()
@@ -182,7 +184,7 @@ def attack_words_of(text: str) -> tuple[str, ...]:
     return read_hints(plain)[1].hurry or runs
 
 
-def pieces_of(text: str, attack: Sequence[str]) -> list[str]:
+def pieces_of(text: str, attack: Sequence[str], *, thorough: bool = True) -> list[str]:
     """The whole text and its clauses, undisguised and without the attack words, which would blur the embedding."""
     plain = squash(text)
     for word in attack:
@@ -190,4 +192,4 @@ def pieces_of(text: str, attack: Sequence[str]) -> list[str]:
     plain = re.sub(r"\s+", " ", plain).strip(" ,.;:!?，。；：！？")
     clauses = [clause.strip()[:_LONGEST] for clause in _CLAUSE.split(plain)]
     clauses = sorted((clause for clause in clauses if len(clause) > 2), key=len, reverse=True)
-    return list(dict.fromkeys([plain[:_LONGEST], *clauses]))[: _PIECES[bool(attack)]] if plain else []
+    return list(dict.fromkeys([plain[:_LONGEST], *clauses]))[: _PIECES[thorough]] if plain else []

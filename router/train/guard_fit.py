@@ -38,7 +38,7 @@ HURRIED = {  # ordinary requests are also shown with attack words, as the guard 
 }
 SOURCES = ("clinc", "banking", "stackfaq", "nq", "squad", "cmrc", "strategyqa", "chitchat", "belle", "authored")
 SEEN = 0.03  # share of ordinary requests that may look guarded: their budget has a floor, nothing else
-SEEN_HURRIED = 0.06  # the same once a request has attack words, where missing a guarded topic is worse
+SEEN_HURRIED = 0.07  # the same once a request has attack words, where missing a guarded topic is worse
 FOLDS = 8
 
 

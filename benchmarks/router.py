@@ -1,8 +1,8 @@
 """R1, R3: how well requests are routed, on held-out requests, against what people would use instead.
 
 One run prints: accuracy and macro-F1 by language with baselines on the same embedding (nearest centroid, a rule set,
-random, always deep, a vote of the nearest examples, and the package `semantic-router` if it is installed), accuracy on
-sources never trained on, out-of-scope recall (CLINC's test part) at 95% in-scope precision, the FAQ's false answers, and
+random, always deep, a vote of the nearest examples, the package `semantic-router` if it is installed), accuracy on
+sources never trained on, out-of-scope recall (CLINC test) at 95% in-scope precision, the false answers of the FAQ, and
 the time of a decision on one core. XQuAD questions and MT-bench prompts are only measured on.
 """
 

@@ -60,7 +60,7 @@ _GUIDING = re.compile(
 )
 _LEAST = (
     r"least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|minimi[sz]e|lowest|fewest|smallest|less|"
-    r"little|quick|fast|shallow|low|no|zero|without"
+    r"little|shallow|low|no|zero|without"
 )
 _MOST = r"least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|lowest|fewest"
 _THOUGHT = (
@@ -73,6 +73,7 @@ _ZH_THOUGHT = "思考|思维|推理|层|步骤|计算|算力|深度|分析|回�
 _ZH_WAY = "方式|方法|速度|路径|模式|语言|话|时间"
 _HURRY = re.compile(
     rf"\b(?:{_LEAST})\b(?:\W+\w+){{0,3}}?\W+(?:{_THOUGHT})\b"
+    r"|\b(?:quick|fast|brief|hasty)\W+(?:thinking|thought|reasoning)\b"
     rf"|\b(?:{_THOUGHT})\b(?:\W+\w+){{0,3}}?\W+(?:{_MOST})\b"
     rf"|\b(?:{_THINK})\b(?:\W+\w+){{0,2}}?\W+(?:{_MOST}|less|fast|quickly|simply|minimally|as little)\b"
     rf"|\b(?:do not|don'?t|never|without|stop)\W+(?:over ?)?(?:{_THINK}|thinking|reasoning|reflecting|deliberating)\b"

@@ -105,11 +105,10 @@ class ColdLog:
         if self._privacy == "redacted":
             request, prompt = _redacted(dict(request or {})), _redacted(prompt)
         wire = encode(entry if prompt == entry.prompt else replace(entry, prompt=prompt)).decode("ascii")
-        place = self._append(
-            {"at": self._clock(), "entry": wire, "request": request, "stored": stored, "reason": reason}
-        )
-        if stored:
-            with self._lock:
+        line = {"at": self._clock(), "entry": wire, "request": request, "stored": stored, "reason": reason}
+        with self._lock:  # a tombstone written in between must not be overtaken by the index
+            place = self._append(line)
+            if stored:
                 self._index.setdefault((entry.tenant, entry.key), {})[entry.rank] = place
 
     def put(self, entry: Entry) -> bool:
@@ -117,11 +116,11 @@ class ColdLog:
         now = self._clock()
         if now >= entry.expires:
             return False
-        old = self._at(entry.tenant, entry.key, entry.rank)
-        if old is not None and old.fresh(now) and old.budget > entry.budget:
-            return False
-        self.record(entry)
         with self._lock:
+            old = self._at(entry.tenant, entry.key, entry.rank)
+            if old is not None and old.fresh(now) and old.budget > entry.budget:
+                return False
+            self.record(entry)
             ranks = self._index[(entry.tenant, entry.key)]
             for rank in [r for r in ranks if r < entry.rank]:
                 del ranks[rank]

@@ -20,7 +20,7 @@ struct alignas(64) TileConfig {
 };
 
 struct alignas(64) MatrixScratch {
-    int32_t sums[2][4][16][W];  // twice, so that one group is scaled while the next is multiplied
+    int32_t sums[4][16][W];
     float out[2][16][W];
     std::vector<uint8_t> codes[2];  // unpacked nibbles
 };
@@ -55,34 +55,34 @@ template <int Bits, class Out> static int amx_product(const Mat &m, int t, const
     int r = 0;
     for (; r + 16 <= n && together(r); r += 16) {
         memset(s.out, 0, sizeof s.out);
-        for (int g = 0; g <= groups; g++) {
-            if (g < groups) {
-                _tile_loadd(4, x[r][g].hi, stride);
-                _tile_loadd(5, x[r][g].lo, stride);
-                _tile_loadd(6, codes(0, g), 64);
-                _tile_loadd(7, codes(1, g), 64);
-                _tile_zero(0);
-                _tile_zero(1);
-                _tile_zero(2);
-                _tile_zero(3);
-                _tile_dpbsud(0, 4, 6);
-                _tile_dpbsud(1, 4, 7);
-                _tile_dpbsud(2, 5, 6);
-                _tile_dpbsud(3, 5, 7);
-                _tile_stored(0, s.sums[g & 1][0], 64);
-                _tile_stored(1, s.sums[g & 1][1], 64);
-                _tile_stored(2, s.sums[g & 1][2], 64);
-                _tile_stored(3, s.sums[g & 1][3], 64);
-            }
-            if (g == 0) continue;
-            const auto &done = s.sums[(g - 1) & 1];
+        const uint8_t *a = (const uint8_t *)x[r];
+        for (int g = 0; g < groups; g++) {
+            _tile_loadd(4, a + g * sizeof(Codes), stride);
+            _tile_loadd(5, a + g * sizeof(Codes) + GROUP, stride);
+            _tile_loadd(6, codes(0, g), 64);
+            _tile_loadd(7, codes(1, g), 64);
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+            _tile_dpbsud(0, 4, 6);
+            _tile_dpbsud(1, 4, 7);
+            _tile_dpbsud(2, 5, 6);
+            _tile_dpbsud(3, 5, 7);
+            _tile_stored(0, s.sums[0], 64);
+            _tile_stored(1, s.sums[1], 64);
+            _tile_stored(2, s.sums[2], 64);
+            _tile_stored(3, s.sums[3], 64);
+            const uint8_t *scale_of = (const uint8_t *)&scales(x[r], groups)[g];
             for (int i = 0; i < 2; i++) {
-                const uint16_t *d = (const uint16_t *)(m.tile(t + i) + (g - 1) * m.group_bytes() + m.code_bytes());
-                F scale = load(d), low = Bits == 4 ? load(d + W) : F{};
-                for (int j = 0; j < 16; j++)
-                    store(s.out[i][j], add_group<Bits>(load(s.out[i][j]), load((const void *)done[i][j]),
-                                                       load((const void *)done[2 + i][j]), scale, low,
-                                                       scales(x[r + j], groups)[g - 1]));
+                const uint16_t *d = (const uint16_t *)(m.tile(t + i) + g * m.group_bytes() + m.code_bytes());
+                const F scale = load(d), low = Bits == 4 ? load(d + W) : F{};
+#pragma GCC unroll 8
+                for (int j = 0; j < 16; j++) {
+                    I hi = load((const void *)s.sums[i][j]), lo = load((const void *)s.sums[2 + i][j]);
+                    const Scale &of = *(const Scale *)(scale_of + j * stride);
+                    store(s.out[i][j], add_group<Bits>(load(s.out[i][j]), hi, lo, scale, low, of));
+                }
             }
         }
         for (int i = 0; i < 2; i++)

@@ -22,18 +22,21 @@ struct AttentionScratch {
     }
 };
 
-// R queries against one block of keys: out[r] is [16] scores.
+// R queries against one block of keys: out[r] is [16] scores. Two sums each, so that multiply-adds need not wait.
 template <int R> static inline void score_block(const float *const *q, const float *keys, int dim, float *const *out) {
-    F s[R][LANES];
+    F even[R][LANES], odd[R][LANES];
     for (int r = 0; r < R; r++)
-        for (int l = 0; l < LANES; l++) s[r][l] = F{};
-    for (int d = 0; d < dim; d++, keys += BLOCK)
+        for (int l = 0; l < LANES; l++) even[r][l] = odd[r][l] = F{};
+    for (int d = 0; d < dim; d += 2, keys += 2 * BLOCK)
         for (int l = 0; l < LANES; l++) {
-            F k = load(keys + l * W);
-            for (int r = 0; r < R; r++) s[r][l] = fma(splat(q[r][d]), k, s[r][l]);
+            F a = load(keys + l * W), b = load(keys + BLOCK + l * W);
+            for (int r = 0; r < R; r++) {
+                even[r][l] = fma(splat(q[r][d]), a, even[r][l]);
+                odd[r][l] = fma(splat(q[r][d + 1]), b, odd[r][l]);
+            }
         }
     for (int r = 0; r < R; r++)
-        for (int l = 0; l < LANES; l++) store(out[r] + l * W, s[r][l]);
+        for (int l = 0; l < LANES; l++) store(out[r] + l * W, even[r][l] + odd[r][l]);
 }
 
 // R queries, n positions of values: out[r] [dim] += p[r][t] * values[t].
@@ -62,7 +65,10 @@ template <class Body> static inline void by_fours(int n, Body body) {  // body(f
 }
 
 template <class Store> static inline void widen(const Store *from, int n, float *to) {
-    for (int i = 0; i < n; i += W) store(to + i, load(from + i));
+    for (int i = 0; i < n; i += W) {
+        __builtin_prefetch((const char *)(from + i) + AHEAD);
+        store(to + i, load(from + i));
+    }
 }
 
 // In place: scores become weights; returns their sum.

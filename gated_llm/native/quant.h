@@ -8,7 +8,6 @@
 #include "vec.h"
 
 constexpr int GROUP = 32;
-constexpr int AHEAD = 4096;  // bytes that weights are fetched ahead of use
 
 struct Codes { int8_t hi[GROUP], lo[GROUP]; };
 struct Scale {

@@ -26,6 +26,8 @@ constexpr int W = 16;
 constexpr int W = 8;
 #endif
 
+constexpr int AHEAD = 4096;  // bytes that streams (weights, keys, values) are fetched ahead of use
+
 typedef float F __attribute__((vector_size(W * 4)));
 typedef int32_t I __attribute__((vector_size(W * 4)));
 

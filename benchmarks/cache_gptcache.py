@@ -46,7 +46,7 @@ def main() -> None:
     for name, matcher in matchers.items():
         begun, picked = time.perf_counter(), []
         for i, text in enumerate(similars):
-            chosen = matcher.choose(text, questions[i], index.search("s", 2, 3, questions[i], 5))
+            chosen = matcher.choose(text, index.search("s", 2, 3, questions[i], 5))
             picked.append((chosen[1], int(chosen[0].entry.id)) if chosen else (-1.0, -1))
         ms = (time.perf_counter() - begun) / len(pairs) * 1000
         marks = sorted({*THRESHOLDS, default_at} if name == "default" else THRESHOLDS)

@@ -242,7 +242,7 @@ class Look:
 
     def ask(self, text: str) -> str | None:
         vector = self.embed([text])[0]
-        found = self.matcher.choose(text, vector, self.index.search("s", 2, 3, vector, 5))
+        found = self.matcher.choose(text, self.index.search("s", 2, 3, vector, 5))
         return found[0].entry.text if found else None
 
 

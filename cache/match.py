@@ -7,16 +7,16 @@ it merely escaped the rule. Knows nothing of tiers.
 
 from collections.abc import Callable, Sequence
 
-from .semantic import Candidate, FloatArray
+from .semantic import Candidate
 
 Conflict = Callable[[str, str], str | None]
-Score = Callable[[str, FloatArray, Sequence[Candidate]], Sequence[float]]
+Score = Callable[[str, Sequence[Candidate]], Sequence[float]]
 
 COSINE_THRESHOLD = 0.85  # for embedders that no scorer was fitted for; `shoal cache calibrate` fits another
 _BEHIND = 0.02  # cosine a candidate may be behind a vetoed one
 
 
-def by_cosine(question: str, vector: FloatArray, candidates: Sequence[Candidate]) -> list[float]:
+def by_cosine(question: str, candidates: Sequence[Candidate]) -> list[float]:
     """The plain score: cosine, no second look."""
     return [min(1.0, c.cosine) for c in candidates]
 
@@ -32,9 +32,7 @@ class Matcher:
     def __init__(self, score: Score, conflict: Conflict, threshold: float) -> None:
         self.score, self.conflict, self.threshold = score, conflict, threshold
 
-    def choose(
-        self, question: str, vector: FloatArray, candidates: Sequence[Candidate]
-    ) -> tuple[Candidate, float] | None:
+    def choose(self, question: str, candidates: Sequence[Candidate]) -> tuple[Candidate, float] | None:
         """The accepted candidate and its confidence, or None."""
         allowed, vetoed = [], 0.0
         for candidate in candidates:
@@ -43,7 +41,7 @@ class Matcher:
             else:
                 vetoed = max(vetoed, candidate.cosine)
         allowed = [c for c in allowed if c.cosine >= vetoed - _BEHIND]
-        rated = zip(self.score(question, vector, allowed), allowed, strict=True)
+        rated = zip(self.score(question, allowed), allowed, strict=True)
         letters = _letters(question)
         sure = ((1.0 if _letters(c.entry.prompt) == letters else rating, c) for rating, c in rated)
         confidence, best = max(sure, key=lambda pair: pair[0], default=(-1.0, None))

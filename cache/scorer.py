@@ -42,7 +42,7 @@ class Scorer:
         logits = ((features - self.mean) / self.scale) @ self.weight + self.bias
         return np.asarray(1 / (1 + np.exp(-logits)), dtype=np.float32)
 
-    def __call__(self, question: str, vector: FloatArray, candidates: Sequence[Candidate]) -> list[float]:
+    def __call__(self, question: str, candidates: Sequence[Candidate]) -> list[float]:
         """Confidence per candidate; those with the same answer do not compete with each other."""
         if not candidates:
             return []

@@ -6,7 +6,7 @@ installed. Knows nothing of thresholds or guards: it proposes, `match` decides.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 FloatArray = NDArray[np.float32]
 
 GRAPH_FROM = 4096
+_LINKS = 16  # of a graph node, twice that at its base
 _SPARE = 0.25  # share of dead vectors at which a graph is built anew
 
 
@@ -34,36 +35,37 @@ class Embed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stored entry near the question, with its vector and cosine."""
+    """A stored entry near the question, and its cosine."""
 
     entry: Entry
     cosine: float
-    vector: FloatArray
 
 
 class Partition:
-    """Vectors of one scope and bucket: rows with holes, and a graph over them once there are many."""
+    """Vectors of one scope and bucket: rows with holes, then, once there are many, a graph in half precision."""
 
     def __init__(self, dim: int) -> None:
         self._rows = np.zeros((8, dim), dtype=np.float32)
-        self._entries: list[Entry | None] = []
+        self._entries: list[Entry | None] = []  # by row, or by graph node
         self._place: dict[str, int] = {}
         self._free: list[int] = []
         self._graph: Any = None
-        self._labels: list[int] = []  # graph node -> row, -1 where the vector is gone
-        self._node: dict[int, int] = {}
-        self._dead = 0
 
     def __len__(self) -> int:
         return len(self._place)
 
     @property
     def bytes(self) -> int:
-        """Bytes of vectors and graph, roughly."""
-        return self._rows.nbytes * (1 if self._graph is None else 2)
+        """Bytes of the vectors and links."""
+        return self._rows.nbytes + (len(self._entries) * (self._rows.shape[1] * 2 + 8 * _LINKS) if self._graph else 0)
 
     def add(self, entry: Entry, vector: FloatArray) -> None:
         self.remove(entry.id)
+        if self._graph is not None:
+            self._place[entry.id] = len(self._entries)
+            self._entries.append(entry)
+            self._graph.add(vector[None, :])
+            return
         if self._free:
             row = self._free.pop()
             self._entries[row] = entry
@@ -74,64 +76,48 @@ class Partition:
                 self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
         self._rows[row] = vector
         self._place[entry.id] = row
-        if self._graph is not None:
-            self._link(row)
-        elif len(self) >= GRAPH_FROM:
-            self._build()
+        if len(self) >= GRAPH_FROM:
+            self._build(lambda places: self._rows[places])
 
     def remove(self, entry_id: str) -> None:
-        row = self._place.pop(entry_id, None)
-        if row is None:
+        place = self._place.pop(entry_id, None)
+        if place is None:
             return
-        self._entries[row] = None
-        self._rows[row] = 0
-        self._free.append(row)
-        if self._graph is not None:
-            self._labels[self._node.pop(row)] = -1
-            self._dead += 1
-            if self._dead > _SPARE * len(self._labels):
-                self._build()
+        self._entries[place] = None
+        if self._graph is None:
+            self._rows[place] = 0
+            self._free.append(place)
+        elif len(self._entries) - len(self) > _SPARE * len(self._entries) + 64:
+            old = self._graph
+            self._build(lambda places: np.stack([old.reconstruct(place) for place in places]))
 
     def search(self, vector: FloatArray, k: int) -> list[Candidate]:
         """The `k` nearest, best first."""
         if not self._place:
             return []
-        rows, cosines = self._nearest(vector, k)
-        found = [(row, cosine) for row, cosine in zip(rows, cosines, strict=True) if self._entries[row] is not None]
-        return [Candidate(self._entries[r], float(c), self._rows[r].copy()) for r, c in found[:k]]  # type: ignore[arg-type]
-
-    def _nearest(self, vector: FloatArray, k: int) -> tuple[list[int], list[float]]:
         if self._graph is not None:
-            scores, nodes = self._graph.search(vector[None, :], k + 16)
-            pairs = [
-                (self._labels[n], float(s))
-                for n, s in zip(nodes[0], scores[0], strict=True)
-                if n >= 0 and self._labels[n] >= 0
-            ]
-            return [row for row, _ in pairs], [score for _, score in pairs]
-        cosines = self._rows[: len(self._entries)] @ vector
-        top = (
-            np.argsort(-cosines)[:k] if len(cosines) <= 64 else np.argpartition(-cosines, min(k, len(cosines) - 1))[:k]
-        )
-        top = top[np.argsort(-cosines[top])]
-        return top.tolist(), cosines[top].tolist()
+            scores, nodes = self._graph.search(vector[None, :], 2 * k + 16)
+            pairs = zip(nodes[0].tolist(), scores[0].tolist(), strict=True)
+        else:
+            cosines = self._rows[: len(self._entries)] @ vector
+            top = np.argpartition(-cosines, min(k, len(cosines) - 1))[: k + 1]
+            pairs = zip(top.tolist(), cosines[top].tolist(), strict=True)
+        found = [Candidate(entry, cosine) for place, cosine in pairs if place >= 0 and (entry := self._entries[place])]
+        return sorted(found, key=lambda c: -c.cosine)[:k]
 
-    def _build(self) -> None:
+    def _build(self, vectors: Callable[[list[int]], FloatArray]) -> None:
         faiss = _faiss()
         if faiss is None:
             return
-        self._graph = faiss.IndexHNSWFlat(self._rows.shape[1], 16, faiss.METRIC_INNER_PRODUCT)
-        self._graph.hnsw.efConstruction, self._graph.hnsw.efSearch = 60, 64
-        rows = sorted(self._place.values())
-        self._graph.add(self._rows[rows])
-        self._labels = list(rows)
-        self._node = {row: node for node, row in enumerate(rows)}
-        self._dead = 0
-
-    def _link(self, row: int) -> None:
-        self._node[row] = len(self._labels)
-        self._labels.append(row)
-        self._graph.add(self._rows[row : row + 1])
+        places = sorted(self._place.values())
+        live = np.ascontiguousarray(vectors(places), dtype=np.float32)
+        graph = faiss.IndexHNSWSQ(live.shape[1], faiss.ScalarQuantizer.QT_fp16, _LINKS, faiss.METRIC_INNER_PRODUCT)
+        graph.hnsw.efConstruction, graph.hnsw.efSearch = 60, 64
+        graph.train(live)
+        graph.add(live)
+        self._graph, self._rows, self._free = graph, np.zeros((0, live.shape[1]), dtype=np.float32), []
+        self._entries = [self._entries[place] for place in places]
+        self._place = {entry.id: node for node, entry in enumerate(self._entries) if entry is not None}
 
 
 _told = False

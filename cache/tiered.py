@@ -216,7 +216,7 @@ class DepthCache:
         now = self._clock()
         found = self._semantic.search(key.scope, rank, self._ranks, vector, CANDIDATES)
         fresh = [c for c in found if c.entry.fresh(now, max_age_s)]
-        chosen = self._matcher.choose(text, vector, fresh) if fresh else None
+        chosen = self._matcher.choose(text, fresh) if fresh else None
         if chosen is None:
             return None
         candidate, confidence = chosen

@@ -42,7 +42,7 @@ def outcomes(embed: Embed, pairs: Sequence[Pair]) -> list[Outcome]:
         index.add(_entry(number, text), vector)
     found = []
     for pair, vector in zip(pairs, embed([p.asked for p in pairs]), strict=True):
-        chosen = matcher.choose(pair.asked, vector, index.search("", 0, 1, vector, _CANDIDATES))
+        chosen = matcher.choose(pair.asked, index.search("", 0, 1, vector, _CANDIDATES))
         confidence = chosen[1] if chosen else 0.0
         right = chosen is not None and pair.same and chosen[0].entry.prompt == pair.stored
         found.append(Outcome(confidence=confidence, right=right))

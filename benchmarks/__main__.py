@@ -94,7 +94,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _cell(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_cell(inner)}" for key, inner in value.items())
     if isinstance(value, list):

@@ -5,14 +5,13 @@ from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_
 from typing import ClassVar
 
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down", "embed", "head")
-VECTORS = (
-    "attn_norm", "attn_post", "mlp_norm", "mlp_post", "q_norm", "k_norm", "q_bias", "k_bias", "v_bias", "final_norm",
-)  # fmt: skip
+VECTORS = ("attn_norm", "mlp_norm", "q_norm", "k_norm", "q_bias", "k_bias", "v_bias", "final_norm")
 FAILURES = {
     1: "a key/value store is too small",
     2: "a token id is not in the vocabulary",
     3: "a position is past the model's context",
 }
+NO_MEMORY = 4
 
 
 class Config(Structure):
@@ -20,8 +19,8 @@ class Config(Structure):
 
     _fields_: ClassVar = [
         *((name, c_int32) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")),
-        *((name, c_int32) for name in ("kv_type", "gelu")),
-        *((name, c_float) for name in ("eps", "embed_scale", "query_scale", "attention_cap", "logit_cap")),
+        ("kv_type", c_int32),
+        ("eps", c_float),
     ]
 
 
@@ -35,8 +34,7 @@ class Batch(Structure):
     """One pass over some rows."""
 
     _fields_: ClassVar = [
-        ("rows", c_int32), ("first", c_int32), ("last", c_int32),
-        ("tokens", c_void_p), ("hidden", c_void_p), ("positions", c_void_p), ("sequence", c_void_p),
+        ("rows", c_int32), ("tokens", c_void_p), ("positions", c_void_p), ("sequence", c_void_p),
         ("kv", POINTER(Kv)), ("run", c_void_p), ("alpha", c_void_p), ("counts", c_void_p),
         ("logit_rows", c_void_p), ("wanted", c_int32), ("logits", c_void_p),
     ]  # fmt: skip
@@ -54,7 +52,6 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "shoal_rope": (None, [c_void_p, c_int, c_void_p, c_void_p, c_int, c_int]),
         "shoal_forward": (c_int, [c_void_p, POINTER(Batch)]),
         "shoal_abi": (c_int, []),
-        "shoal_lanes": (c_int, []),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)

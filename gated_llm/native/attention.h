@@ -72,11 +72,10 @@ template <class Store> static inline void widen(const Store *from, int n, float 
 }
 
 // In place: scores become weights; returns their sum.
-static inline float soften(float *s, int first, Span span, int stop, float cap) {
+static inline float soften(float *s, int first, Span span, int stop) {
     F peak = splat(-INFINITY), total{};
     for (int t = first; t < stop; t += W, s += W) {
         F v = load(s);
-        if (cap > 0) v = cap * vtanh(v / cap);
         if (t < span.from || t + W > span.to)
             for (int j = 0; j < W; j++)
                 if (t + j < span.from || t + j >= span.to) v[j] = -INFINITY;
@@ -96,7 +95,7 @@ static inline float soften(float *s, int first, Span span, int stop, float cap) 
 // q[i], out[i]: [dim] of query i, already scaled; spans[i]: what it sees.
 template <class Store>
 static void attend(const float *const *q, float *const *out, const Span *spans, int queries, const Store *keys,
-                   const Store *values, int dim, float cap, AttentionScratch &s) {
+                   const Store *values, int dim, AttentionScratch &s) {
     int from = spans[0].from, to = spans[0].to;
     for (int i = 1; i < queries; i++) from = std::min(from, spans[i].from), to = std::max(to, spans[i].to);
     const int first = from / BLOCK * BLOCK, stop = (to + BLOCK - 1) / BLOCK * BLOCK, width = stop - first;
@@ -112,7 +111,7 @@ static void attend(const float *const *q, float *const *out, const Span *spans, 
         });
     }
     for (int i = 0; i < queries; i++) {
-        s.sums[i] = soften(scores + size_t(i) * width, first, spans[i], stop, cap);
+        s.sums[i] = soften(scores + size_t(i) * width, first, spans[i], stop);
         std::fill(out[i], out[i] + dim, 0.0f);
     }
     for (int t = first; t < to; t += BLOCK) {

@@ -17,8 +17,7 @@ extern "C" {
 struct Config {
     int32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
     int32_t kv_type;    // keys and values: 0 float, 1 half, 2 bfloat16
-    int32_t gelu;       // tanh gelu instead of silu
-    float eps, embed_scale, query_scale, attention_cap, logit_cap;
+    float eps;
 };
 struct Kv {                            // one request; arrays over layers
     void **data;                       // keys [kv_heads, capacity / 16, head_dim, 16], values [kv_heads, capacity, head_dim]
@@ -26,10 +25,8 @@ struct Kv {                            // one request; arrays over layers
     int32_t *length, *capacity;        // capacity: a multiple of 16
 };
 struct Batch {
-    int32_t rows, first, last;         // layers first..last-1
-    const int32_t *tokens;             // [rows], or null: hidden comes in
-    float *hidden;                     // [rows, hidden], in and out
-    const int32_t *positions, *sequence;  // [rows]
+    int32_t rows;
+    const int32_t *tokens, *positions, *sequence;  // [rows]
     Kv *kv;                            // [sequences]
     const uint8_t *run;                // [rows, layers, 2]: 0 skip, 1 run, 2 (attention) only store keys and values
     const float *alpha;                // [rows, layers, 2] or null
@@ -41,7 +38,7 @@ struct Batch {
 }
 
 enum MatrixKind { Q, K, V, O, GATE, UP, DOWN, EMBED, HEAD, MATRIX_KINDS };
-enum VectorKind { ATTN_NORM, ATTN_POST, MLP_NORM, MLP_POST, Q_NORM, K_NORM, Q_BIAS, K_BIAS, V_BIAS, FINAL_NORM, VECTOR_KINDS };
+enum VectorKind { ATTN_NORM, MLP_NORM, Q_NORM, K_NORM, Q_BIAS, K_BIAS, V_BIAS, FINAL_NORM, VECTOR_KINDS };
 constexpr int STAGES_PER_LAYER = 7, HEAD_TILES = 16;
 
 static void *pages(size_t bytes) {
@@ -111,7 +108,7 @@ struct Model {
     Arena arena;
     std::unique_ptr<Pool> pool;
     std::vector<Scratch> scratch;
-    std::vector<float> hidden, query, branch;
+    std::vector<float> hidden, query;
     Rows normed, mixed, inner;
     std::mutex mutex;  // one pass at a time
     int rows = 0, turns = 0;
@@ -127,7 +124,7 @@ struct Model {
         if (n <= rows) return;
         rows = n;
         query.resize(size_t(n) * c.heads * c.head_dim);
-        branch.resize(size_t(n) * c.hidden);
+        hidden.resize(size_t(n) * c.hidden);
         normed.reserve(n, c.hidden);
         mixed.reserve(n, c.heads * c.head_dim);
         inner.reserve(n, c.ffn);
@@ -194,16 +191,9 @@ template <class Store> class Forward {
         s.starts.push_back(int(s.attend.size()));
     }
 
-    // Adds what the previous branch left (only models that norm a branch's output leave it), then norms and quantises.
-    void norm_row(int row, Scratch &s, const float *weight, const float *post, float scale, bool pending, bool wanted) {
-        float *x = hidden + size_t(row) * c.hidden, *buffer = s.block.data();
-        if (pending && post) {
-            rms_norm(&model.branch[size_t(row) * c.hidden], post, c.hidden, c.eps, buffer);
-            for (int i = 0; i < c.hidden; i += W) store(x + i, fma(splat(scale), load(buffer + i), load(x + i)));
-        }
-        if (!wanted) return;
-        rms_norm(x, weight, c.hidden, c.eps, buffer);
-        quantise(buffer, model.normed.row(row), model.normed.groups, 0, model.normed.groups);
+    void norm_row(int row, Scratch &s, const float *weight) {
+        rms_norm(hidden + size_t(row) * c.hidden, weight, c.hidden, c.eps, s.block.data());
+        quantise(s.block.data(), model.normed.row(row), model.normed.groups, 0, model.normed.groups);
     }
 
     const Codes *const *inputs(Scratch &s, const std::vector<int> &list, const Rows &from) const {
@@ -235,8 +225,9 @@ template <class Store> class Forward {
             const size_t turn = size_t(b.positions[row]) * (dim / 2);
             if (kind != V) rotate(y, l.cos + turn, l.sin + turn, dim / 2);
             if (kind == Q) {
+                const float scale = 1.0f / std::sqrt(float(dim));
                 float *q = &model.query[(size_t(row) * c.heads + head) * dim];
-                for (int i = 0; i < dim; i += W) store(q + i, load(y + i) * c.query_scale);
+                for (int i = 0; i < dim; i += W) store(q + i, load(y + i) * scale);
                 continue;
             }
             const Kv &kv = b.kv[b.sequence[row]];
@@ -273,7 +264,7 @@ template <class Store> class Forward {
             spans[i] = span;
         }
         attend(q.data(), out.data(), spans.data(), queries, keys(kv, layer, head), values(kv, layer, head), dim,
-               c.attention_cap, s.attention);
+               s.attention);
         for (int i = 0; i < queries; i++)
             quantise(out[i], model.mixed.row(s.attend[start + i / share]), model.mixed.groups,
                      (head * share + i % share) * (dim / GROUP), dim / GROUP);
@@ -285,12 +276,10 @@ template <class Store> class Forward {
         const Mat &m = l.m[branch ? DOWN : O];
         const auto &list = branch ? s.mlp : s.attend;
         const Codes *const *x = inputs(s, list, branch ? model.inner : model.mixed);
-        const bool later = l.vec(branch ? MLP_POST : ATTN_POST);
         constexpr int TILES = GROUP / W;
         product(m, unit * TILES, (unit + 1) * TILES, x, int(list.size()), [&](int t, int r, F y) {
             const size_t at = size_t(list[r]) * c.hidden + t * W;
-            if (later) store(&model.branch[at], y);
-            else store(hidden + at, fma(splat(alpha(list[r], layer, branch)), y, load(hidden + at)));
+            store(hidden + at, fma(splat(alpha(list[r], layer, branch)), y, load(hidden + at)));
         });
     }
 
@@ -303,7 +292,7 @@ template <class Store> class Forward {
         constexpr int TILES = GROUP / W;
         const int first = unit * TILES;
         product(l.m[GATE], first, first + TILES, x, n, [&](int t, int r, F y) {
-            store(block + r * GROUP + (t - first) * W, c.gelu ? gelu_tanh(y) : silu(y));
+            store(block + r * GROUP + (t - first) * W, silu(y));
         });
         product(l.m[UP], first, first + TILES, x, n, [&](int t, int r, F y) {
             float *p = block + r * GROUP + (t - first) * W;
@@ -316,14 +305,8 @@ template <class Store> class Forward {
     void run_layer(int layer, Scratch &s, int id, int &stage) {
         const Layer &l = model.layers[layer];
         plan(s, layer);
-        auto pending = [&](int r, int at, int branch) { return at >= b.first && runs(r, at, branch) == 1; };
-        const float *before = layer > b.first ? model.layers[layer - 1].vec(MLP_POST) : nullptr;
-        if (before || !s.keep.empty())
-            pool.stage(id, stage, b.rows, [&](int r) {
-                norm_row(r, s, l.vec(ATTN_NORM), before, before ? alpha(r, layer - 1, 1) : 0, pending(r, layer - 1, 1),
-                         runs(r, layer, 0));
-            });
         if (!s.keep.empty()) {
+            pool.stage(id, stage, int(s.keep.size()), [&](int i) { norm_row(s.keep[i], s, l.vec(ATTN_NORM)); });
             const int skip = s.attend.empty() ? c.heads : 0;
             pool.stage(id, stage, c.heads + 2 * c.kv_heads - skip, [&](int u) { project(u + skip, s, layer); });
         }
@@ -335,30 +318,20 @@ template <class Store> class Forward {
             b.counts[layer * 2] += int64_t(s.attend.size());
             b.counts[layer * 2 + 1] += int64_t(s.mlp.size());
         }
-        const float *post = l.vec(ATTN_POST);
-        if (post || !s.mlp.empty())
-            pool.stage(id, stage, b.rows, [&](int r) {
-                norm_row(r, s, l.vec(MLP_NORM), post, alpha(r, layer, 0), pending(r, layer, 0), runs(r, layer, 1));
-            });
         if (s.mlp.empty()) return;
+        pool.stage(id, stage, int(s.mlp.size()), [&](int i) { norm_row(s.mlp[i], s, l.vec(MLP_NORM)); });
         pool.stage(id, stage, c.ffn / GROUP, [&](int u) { gate_up(u, s, layer); });
         pool.stage(id, stage, c.hidden / GROUP, [&](int u) { add_back(u, s, layer, 1); });
     }
 
     void finish(Scratch &s, int id, int &stage) {
-        const float *post = b.last > b.first ? model.layers[b.last - 1].vec(MLP_POST) : nullptr;
-        if (post)
-            pool.stage(id, stage, b.rows, [&](int r) {
-                norm_row(r, s, nullptr, post, alpha(r, b.last - 1, 1), runs(r, b.last - 1, 1), false);
-            });
         if (!b.wanted) return;
-        pool.stage(id, stage, b.wanted, [&](int i) { norm_row(b.logit_rows[i], s, model.final_norm.data(), nullptr, 0, false, true); });
+        pool.stage(id, stage, b.wanted, [&](int i) { norm_row(b.logit_rows[i], s, model.final_norm.data()); });
         const Mat &m = model.head.data ? model.head : model.embed;
         pool.stage(id, stage, (m.tiles() + HEAD_TILES - 1) / HEAD_TILES, [&](int u) {
             s.mlp.assign(b.logit_rows, b.logit_rows + b.wanted);
             const Codes *const *x = inputs(s, s.mlp, model.normed);
             product(m, u * HEAD_TILES, std::min((u + 1) * HEAD_TILES, m.tiles()), x, b.wanted, [&](int t, int r, F y) {
-                if (c.logit_cap > 0) y = c.logit_cap * vtanh(y / c.logit_cap);
                 float *to = b.logits + size_t(r) * c.vocab + t * W;
                 if (t * W + W <= c.vocab) store(to, y);
                 else for (int i = 0; t * W + i < c.vocab; i++) to[i] = y[i];
@@ -367,7 +340,7 @@ template <class Store> class Forward {
     }
 
 public:
-    Forward(Model &model, const Batch &batch) : model(model), c(model.c), b(batch), hidden(batch.hidden), pool(*model.pool) {}
+    Forward(Model &model, const Batch &batch) : model(model), c(model.c), b(batch), hidden(model.hidden.data()), pool(*model.pool) {}
 
     // Lengths grow only after the pass: a late helper may still be planning a layer.
     void operator()() {
@@ -375,31 +348,27 @@ public:
             Scratch &s = model.scratch[id];
             int stage = 0;
             if (s.block.size() < size_t(c.hidden)) s.block.resize(c.hidden);
-            if (b.tokens)
-                pool.stage(id, stage, b.rows, [&](int r) {
-                    float *x = hidden + size_t(r) * c.hidden;
-                    unpack_row(model.embed, b.tokens[r], x);
-                    if (c.embed_scale != 1) for (int i = 0; i < c.hidden; i++) x[i] *= c.embed_scale;
-                });
-            for (int layer = b.first; layer < b.last; layer++) run_layer(layer, s, id, stage);
+            pool.stage(id, stage, b.rows,
+                       [&](int r) { unpack_row(model.embed, b.tokens[r], hidden + size_t(r) * c.hidden); });
+            for (int layer = 0; layer < c.layers; layer++) run_layer(layer, s, id, stage);
             finish(s, id, stage);
         });
-        for (int layer = b.first; layer < b.last; layer++)
+        for (int layer = 0; layer < c.layers; layer++)
             for (int r = 0; r < b.rows; r++) b.kv[b.sequence[r]].length[layer] += runs(r, layer, 0) != 0;
     }
 };
 
 extern "C" {
 int shoal_abi() { return int(sizeof(Config) + sizeof(Kv) + sizeof(Batch)); }
-int shoal_lanes() { return W; }
 
-Model *shoal_new(const Config *c, int threads) {
-    auto *m = new (std::nothrow) Model{};
-    if (!m) return nullptr;
+Model *shoal_new(const Config *c, int threads) try {
+    std::unique_ptr<Model> m(new Model{});
     m->c = *c;
     m->layers.resize(c->layers);
     m->set_threads(threads);
-    return m;
+    return m.release();
+} catch (const std::exception &) {
+    return nullptr;
 }
 
 void shoal_free(Model *m) { delete m; }
@@ -437,15 +406,15 @@ void shoal_rope(Model *m, int layer, const float *cos, const float *sin, int tur
     m->layers[layer].cos = cos, m->layers[layer].sin = sin, m->layers[layer].window = window;
 }
 
-// 0, or 1: a key/value store is too small, 2: a token id, 3: a position out of range.
-int shoal_forward(Model *m, const Batch *b) {
+// 0, or 1: a key/value store is too small, 2: a token id, 3: a position out of range, 4: no memory.
+int shoal_forward(Model *m, const Batch *b) try {
     std::lock_guard<std::mutex> alone(m->mutex);
     for (int r = 0; r < b->rows; r++) {
-        if (b->tokens && (b->tokens[r] < 0 || b->tokens[r] >= m->c.vocab)) return 2;
+        if (b->tokens[r] < 0 || b->tokens[r] >= m->c.vocab) return 2;
         if (b->positions[r] < 0 || b->positions[r] >= m->turns) return 3;
     }
     std::vector<int> need;
-    for (int layer = b->first; layer < b->last; layer++) {
+    for (int layer = 0; layer < m->c.layers; layer++) {
         need.assign(need.size(), 0);
         for (int r = 0; r < b->rows; r++)
             if (b->run[(size_t(r) * m->c.layers + layer) * 2]) {
@@ -459,5 +428,7 @@ int shoal_forward(Model *m, const Batch *b) {
     else if (m->c.kv_type == 1) Forward<uint16_t>(*m, *b)();
     else Forward<Brain>(*m, *b)();
     return 0;
+} catch (const std::bad_alloc &) {
+    return 4;
 }
 }

@@ -57,13 +57,16 @@ class NativeDecoder:
             raise GatedError("There is no native kernel on this machine; use the torch decoder.")
         if not supports(config):
             raise WeightsError("The native kernel needs sizes that are multiples of 32; use the torch decoder.")
+        if not {bits, head_bits} <= {4, 8} or threads < 1:
+            raise ValueError(
+                f"bits={bits}, head_bits={head_bits}, threads={threads}: give 4 or 8 bits and a thread or more."
+            )
         self.config, self.kv_kind = config, kv
         self._lib, self._lock = abi.declare(loaded), threading.Lock()
         shape = abi.Config(
             layers=config.layers, hidden=config.hidden, heads=config.heads, kv_heads=config.kv_heads,
             head_dim=config.head_dim, ffn=config.inner, vocab=config.vocab, kv_type=KV_TYPES[kv][0],
-            gelu=0, eps=config.norm_eps, embed_scale=1.0, query_scale=config.head_dim**-0.5, attention_cap=0.0,
-            logit_cap=0.0,
+            eps=config.norm_eps,
         )  # fmt: skip
         self._model: int | None = self._lib.shoal_new(ctypes.byref(shape), threads)
         if not self._model:
@@ -107,11 +110,9 @@ class NativeDecoder:
         mask = np.ascontiguousarray(np.broadcast_to(1 if run is None else run, (rows, layers, 2)), np.uint8)
         scale = None if alpha is None else np.ascontiguousarray(np.broadcast_to(alpha, (rows, layers, 2)), np.float32)
         picked = np.arange(rows, dtype=np.int32) if wanted is None else np.asarray(wanted, np.int32)
-        hidden = torch.empty(rows, self.config.hidden)
         logits = torch.empty(len(picked), self.config.vocab)
         batch = abi.Batch(
-            rows=rows, first=0, last=layers,
-            tokens=ids.ctypes.data, hidden=hidden.data_ptr(), positions=places.ctypes.data, sequence=owner.ctypes.data,
+            rows=rows, tokens=ids.ctypes.data, positions=places.ctypes.data, sequence=owner.ctypes.data,
             kv=(abi.Kv * len(stores))(*(kv.struct for kv in stores)),
             run=mask.ctypes.data, alpha=None if scale is None else scale.ctypes.data,
             counts=self.branch_runs.ctypes.data,
@@ -119,6 +120,8 @@ class NativeDecoder:
         )  # fmt: skip
         with self._lock:
             failure = self._lib.shoal_forward(self._open(), ctypes.byref(batch))
+        if failure == abi.NO_MEMORY:
+            raise MemoryError("No memory for a pass of the native decoder: pass fewer rows at once.")
         if failure:
             raise ValueError(f"The pass was not run: {abi.FAILURES[failure]}.")
         return logits
@@ -151,16 +154,24 @@ class NativeDecoder:
         return self._model
 
     def _load(self, weights: Mapping[str, Tensor], bits: int, head_bits: int) -> None:
-        self._shapes: dict[str, torch.Size] = {}
+        config = self.config
+        q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        lengths = {"q_norm": config.head_dim, "k_norm": config.head_dim, "q_bias": q, "k_bias": kv, "v_bias": kv}
+        shapes = {
+            "q": (q, config.hidden), "k": (kv, config.hidden), "v": (kv, config.hidden), "o": (config.hidden, q),
+            "gate": (config.inner, config.hidden), "up": (config.inner, config.hidden),
+            "down": (config.hidden, config.inner), "embed": (config.vocab, config.hidden),
+            "head": (config.vocab, config.hidden),
+        }  # fmt: skip
+        self._shapes = shapes
 
-        def get(name: str) -> Tensor:
-            if name not in weights:
-                raise WeightsError(f"The checkpoint has no tensor {name!r}: it is incomplete or of another shape.")
+        def get(name: str, shape: tuple[int, ...]) -> Tensor:
+            if name not in weights or weights[name].shape != shape:
+                raise WeightsError(f"The checkpoint has no tensor {name!r} of {shape}: it is incomplete or damaged.")
             return weights[name].detach().to("cpu", torch.float32).contiguous()
 
         def matrix(kind: str, name: str, layer: int = 0, width: int = bits) -> None:
-            full = get(name)
-            self._shapes[kind] = full.shape
+            full = get(name, shapes[kind])
             at = abi.MATRICES.index(kind)
             size = self._lib.shoal_matrix(self._open(), layer, at, full.data_ptr(), *full.shape, width)
             if not size:
@@ -168,7 +179,7 @@ class NativeDecoder:
             self.weight_bytes += size
 
         def vector(kind: str, name: str, layer: int = 0) -> None:
-            full = get(name)
+            full = get(name, (lengths.get(kind, config.hidden),))
             self._lib.shoal_vector(self._open(), layer, abi.VECTORS.index(kind), full.data_ptr(), full.numel())
 
         cos, sin = self._tables

@@ -155,7 +155,3 @@ static inline F vexp(F v) {
 }
 
 static inline F silu(F v) { return v / (1.0f + vexp(-v)); }
-static inline F vtanh(F v) { return 1.0f - 2.0f / (1.0f + vexp(2.0f * v)); }
-static inline F gelu_tanh(F v) {
-    return 0.5f * v * (1.0f + vtanh(0.7978845608f * fma(v * v * v, splat(0.044715f), v)));
-}

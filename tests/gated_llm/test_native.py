@@ -73,7 +73,7 @@ def native(model: Loaded) -> Iterator[NativeDecoder]:
     ("kind", "changes"),
     [
         ("llama", {}),
-        ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+        ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 4, "vocab_size": 261}),
         ("mistral", {"sliding_window": 8, "head_dim": 64}),
         ("qwen2", {"num_key_value_heads": 1}),
         ("qwen3", {}),
@@ -310,8 +310,12 @@ def test_wrong_use_is_refused(model: Loaded, native: NativeDecoder) -> None:
     closed.close()
     with pytest.raises(GatedError, match="closed"):
         read(closed, [5], kv)
-    with pytest.raises(WeightsError, match="norm"):
-        NativeDecoder(config, {name: w for name, w in weights.items() if name != "model.norm.weight"})
+    for change in ({}, {"model.norm.weight": torch.ones(3)}):
+        rest = {name: w for name, w in weights.items() if name != "model.norm.weight"}
+        with pytest.raises(WeightsError, match="norm"):
+            NativeDecoder(config, rest | change)
+    with pytest.raises(ValueError, match="bits"):
+        NativeDecoder(config, weights, bits=5)
 
 
 def test_odd_shapes_are_left_to_torch(make_model: MakeModel) -> None:

@@ -77,7 +77,10 @@ class Runner:
         return None if done.returncode == 0 else (done.stdout + done.stderr)[-3000:]
 
     def _start(self, line: str) -> str | None:
-        server = subprocess.Popen(["bash", "-euc", f"exec {line}"], cwd=self.folder, env=self.env)
+        log = self.folder / f"server-{len(self.background)}.log"
+        with log.open("wb") as output:
+            command = ["bash", "-euc", f"exec {line}"]
+            server = subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=output, stderr=output)
         self.background.append(server)
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and server.poll() is None:
@@ -85,7 +88,7 @@ class Runner:
                 if probe.connect_ex(("127.0.0.1", int(self.port))) == 0:
                     return None
             time.sleep(0.2)
-        return f"nothing listens on port {self.port}"
+        return f"nothing listens on port {self.port}: {log.read_text(errors='replace')[-3000:]}"
 
     def close(self) -> None:
         for server in self.background:

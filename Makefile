@@ -7,6 +7,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Threads of OpenMP that wait sleep instead of spinning: on a machine with other work, spinning costs several times the time.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: demo test check bench clean setup
 

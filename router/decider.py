@@ -48,13 +48,12 @@ class Decider:
         """Features, route probabilities and the guard's verdict; raises `InvalidRequest` for an unknown profile."""
         profile = profile_named(request.profile, self._profiles)
         features, prediction = self._classifier.predict(request.messages)
-        return Reading(
-            features=features, prediction=prediction, verdict=self._guard.check(request.messages), profile=profile
-        )
+        shallow = request.max_depth not in (None, "auto") or features.hints.depth is not None
+        verdict = self._guard.check(request.messages, thorough=shallow)
+        return Reading(features=features, prediction=prediction, verdict=verdict, profile=profile)
 
     def decide(self, request: Request, reading: Reading, llm: Deep | None) -> Decision:
-        """Route and budget. Raises `Refused` (R4) and the model's BudgetError for a `max_depth` it does not have."""
-        reading.verdict.enforce()
+        """Route and budget. Raises the model's BudgetError for a `max_depth` it does not have."""
         prediction = reading.prediction
         depths = _depths(llm)
         budget = decide_budget(

@@ -118,7 +118,9 @@ class CognitiveRouter:
     def decide(self, prompt: Prompt | Request, **fields: Any) -> Decision:
         """Where the request would go and how deep (R1, R2). Raises `Refused`, `InvalidRequest`, `BudgetError`."""
         request = Request.of(prompt, **fields)
-        return self._decider.decide(request, self._decider.read(request), self.llm)
+        reading = self._decider.read(request)
+        reading.verdict.enforce()
+        return self._decider.decide(request, reading, self.llm)
 
     def ask(self, prompt: Prompt | Request, *, cancel: threading.Event | None = None, **fields: Any) -> Answer:
         """The answer, with the trace that explains it. `fields` are those of `Request`; `cancel` stops it at a token.
@@ -184,7 +186,9 @@ class CognitiveRouter:
         found = self._from_faq(asked) or self._from_cache(asked) or self._from_kb(asked)
         if found is not None:
             yield from _replay(found)
-        elif request.cache.read and self._repeatable(asked):
+            return
+        reading.verdict.enforce()  # what needed no thinking is exempt (R4)
+        if request.cache.read and self._repeatable(asked):
             yield from self._think_once(asked, cancel, live=live)
         else:
             yield from self._think(asked, cancel, live=live)
@@ -225,6 +229,8 @@ class CognitiveRouter:
 
     def _from_kb(self, asked: _Asked) -> Answer | None:
         if self.kb is None or not len(self.kb) or asked.decision.route not in _GROUNDABLE:
+            return None
+        if asked.reading.features.follow_up:  # what it asks stands in an earlier turn
             return None
         with asked.journal.step("extract") as step:
             found = self.kb.extract(asked.reading.features.text)
@@ -297,7 +303,7 @@ class CognitiveRouter:
         with asked.journal.step("retrieve") as step:
             room = model.context - model.count_tokens(plain.prompt) - asked.sampling["max_tokens"] - _MARGIN
             context = self.kb.context(
-                text,
+                asked.reading.features.focus,  # a follow-up with the turn that gives it its meaning
                 token_budget=max(_MARGIN, min(CONTEXT_TOKENS, room)),
                 count_tokens=model.count_tokens,
                 min_score=RELEVANT if deep else MIN_SCORE,

@@ -284,15 +284,14 @@ def calibrate(
     bench = Bench(decoder, batch_of([*samples[:search], *chats[:search]]))
     order = eliminate(bench, config, min_depth=config.layers * min_share, order=saved.order, step=step)
     del bench
-    rows = measure(decoder, [*samples[search : search + held_out], *chats[search : search + held_out]], order)
+    unseen = [*samples[search : search + held_out], *chats[search : search + held_out]]
+    rows = measure(decoder, unseen, order)
     about: dict[str, object] = {
         "made": date.today().isoformat(),
         "model": folder.name,
         "tokens": {
             "search": sum(len(s.rest) for s in [*samples[:search], *chats[:search]]),
-            "held_out": sum(
-                len(s.rest) for s in [*samples[search : search + held_out], *chats[search : search + held_out]]
-            ),
+            "held_out": sum(len(s.rest) for s in unseen),
         },
         "units": "kl, text and chat in nats per token against full depth; top1 is agreement with it",
         "measured": rows[1:],

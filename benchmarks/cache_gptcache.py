@@ -38,7 +38,7 @@ def main() -> None:
     matchers = {
         "cosine": Matcher(by_cosine, lambda a, b: None, 0.0),
         "cosine + guards": Matcher(by_cosine, guards.conflict, 0.0),
-        "default": default_matcher(embed, guards.conflict, None),
+        "default": default_matcher(embed, guards, None),
     }
     default_at = matchers["default"].threshold
     matchers["default"].threshold = 0.0

@@ -219,7 +219,7 @@ class Look:
 
     def __init__(self) -> None:
         self.embed = default_embedder()
-        self.matcher = default_matcher(self.embed, Guards().conflict, None)
+        self.matcher = default_matcher(self.embed, Guards(), None)
         self.clear()
 
     def clear(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._router import DATA, OUT, SEED, embeddings, table, write
-from shoal.cache.guards import Guards
+from shoal.cache import same_question
 from shoal.rag.embed import default_embedder
 from shoal.router.classifier import ASSET, Classifier
 from shoal.router.decision import Message, Route
@@ -299,7 +299,7 @@ def scope(embed: Any) -> list[dict[str, Any]]:
 
 
 def answers(embed: Any) -> list[dict[str, Any]]:
-    conflict = Guards().conflict
+    conflict = same_question(default_embedder())
     rows = [
         row
         for each in faqs(DATA, "test", random.Random(SEED))

@@ -6,6 +6,7 @@ from .entry import Entry
 from .errors import CacheError, CacheInputError, MissingExtraError
 from .guards import Guards
 from .key import CacheKey, key_of
+from .scorer import same_question
 from .tiered import DepthCache
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "MissingExtraError",
     "bucket_of",
     "key_of",
+    "same_question",
 ]

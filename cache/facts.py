@@ -187,7 +187,7 @@ def facts(raw: str) -> Facts:
         content=tuple(w for w in words if w not in STOP_WORDS),
         quantities=quantities(text),
         negations=_negations(whole, text),
-        poles=_found(whole, text, _AXIS_TERMS),
+        poles=_found(whole, text, _AXIS_TERMS) | _found(words, "", _AXIS_TERMS),
         members=_found(whole, text, _CLASS_TERMS),
         owned=_owned(words, text),
         names=_names(plain, text),

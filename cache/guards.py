@@ -60,6 +60,31 @@ class Guards:
             or _reordered(x, y)
         )
 
+    def unsupported(self, question: str, sentence: str, passage: str) -> str | None:
+        """What a question names that a sentence, offered as its answer, contradicts or its passage does not hold.
+
+        Not symmetric: a statement may say more than was asked, never less.
+        """
+        asked, said, around = facts(question), facts(sentence), facts(passage)
+        held = {value for value, _ in around.quantities}
+        missing = [value for value, unit in asked.quantities if value not in held and unit != FEW]
+        if missing:
+            return f"number: {missing[0]}"
+        strange = _unknown(asked.names, around) if asked.chinese == around.chinese else []
+        if strange:
+            return f"name: {strange[0]}"
+        close = overlap(asked, said) >= _CLOSE
+        axes = _differing(asked.poles, said.poles, AXES)
+        opposed = next((shown for name, shown in axes if close or name not in WEAK_AXES), "")
+        if close and not opposed:
+            ours, theirs = set(asked.words) - set(said.words), set(said.words) - set(asked.words)
+            opposed = next((f"{a} / {b}" for a in sorted(ours) for b in sorted(theirs) if _opposite(a, b)), "")
+        if opposed:
+            return f"antonym: {opposed}"
+        if asked.negations % 2 and not said.negations:
+            return "negation"
+        return _kind(asked, said)
+
 
 def _pair(kind: str, one: str, other: str) -> str:
     return f"{kind}: " + " / ".join(sorted((one, other)))

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import CacheInputError
+from .guards import Guards
 from .match import COSINE_THRESHOLD, Conflict, Matcher, by_cosine
 from .pair import BUCKETS, NAMES, pair_features, with_leads
 from .semantic import Candidate, Embed, FloatArray
@@ -77,10 +78,18 @@ def both(first: Conflict, second: Conflict) -> Conflict:
     return lambda a, b: first(a, b) or second(a, b)
 
 
-def default_matcher(embed: Embed, conflict: Conflict, threshold: float | None) -> Matcher:
+def same_question(embed: Embed, guards: Guards | None = None) -> Conflict:
+    """Why the answer to one question must not serve the other, or None: the guards, and what the embedder adds to them.
+
+    The one veto for every place that answers a question with the answer to a similar one.
+    """
+    rules = (guards or Guards()).conflict
+    return both(rules, Swap(embed).conflict) if embed.fingerprint == bundled().embedder else rules
+
+
+def default_matcher(embed: Embed, guards: Guards | None, threshold: float | None) -> Matcher:
     """The matcher for this embedder; `threshold` None takes the fitted one."""
-    scorer = bundled()
+    scorer, veto = bundled(), same_question(embed, guards)
     if embed.fingerprint == scorer.embedder:
-        veto = both(conflict, Swap(embed).conflict)
         return Matcher(scorer, veto, scorer.threshold if threshold is None else threshold)
-    return Matcher(by_cosine, conflict, COSINE_THRESHOLD if threshold is None else threshold)
+    return Matcher(by_cosine, veto, COSINE_THRESHOLD if threshold is None else threshold)

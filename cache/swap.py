@@ -10,14 +10,29 @@ from functools import lru_cache
 from .facts import HAN, facts
 from .semantic import Embed
 
-LIMIT = 0.5  # cosine of the exchanged parts, for the bundled embedder
+LIMIT = 0.66  # cosine of the exchanged parts, for the bundled embedder: a wrong answer costs more than a miss
 _WORDS, _CHARACTERS = 1, 4  # longest part that is exchanged
-_SHARED = 2  # content words (or characters) that must stay
+_SHARED = 1  # content words (or characters) that must stay
+
+
+# Chinese words that say the same, the first standing for all: cut by characters, they would look like exchanged parts.
+_SAME = (
+    "怎么 怎样 如何", "修改 更改 变更", "重置 重设", "取消 撤销", "查询 查看", "购买 选购", "登录 登陆",
+    "账号 帐号 账户 帐户", "费用 价格 价钱", "多久 多长时间", "退款 退钱", "快递 物流", "联系 联络",
+    "开通 启用", "忘记 忘了",
+)  # fmt: skip
+_CANONICAL = {word: group.split()[0] for group in _SAME for word in group.split()[1:]}
+
+
+def _plain(text: str) -> str:
+    for word, canonical in _CANONICAL.items():
+        text = text.replace(word, canonical)
+    return text
 
 
 def exchanged(a: str, b: str) -> tuple[str, str] | None:
     """The one part in which two near copies differ, in sorted order; None for other pairs."""
-    x, y = facts(a), facts(b)
+    x, y = facts(_plain(a)), facts(_plain(b))
     if x.chinese != y.chinese:
         return None
     left, right = (list(f.words if f.chinese else f.content) for f in (x, y))

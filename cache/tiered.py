@@ -79,7 +79,7 @@ class DepthCache:
         self._semantic = SemanticIndex()
         self._matcher: Matcher | None = None
         if embed is not None:
-            self._matcher = default_matcher(embed, (guards or Guards()).conflict, threshold)
+            self._matcher = default_matcher(embed, guards, threshold)
         self._l1 = MemoryTier(max_entries=max_entries, max_bytes=max_bytes, clock=clock, on_evict=self._semantic.remove)
         self._l2 = (
             RedisTier(RedisLink(redis_url), namespace=namespace, ranks=self._ranks, clock=clock) if redis_url else None

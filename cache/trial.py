@@ -35,7 +35,7 @@ def _entry(number: int, text: str) -> Entry:
 
 def outcomes(embed: Embed, pairs: Sequence[Pair]) -> list[Outcome]:
     """One outcome per pair: a hit on anything but the stored side of a `same` pair is wrong."""
-    matcher = default_matcher(embed, Guards().conflict, 0.0)
+    matcher = default_matcher(embed, Guards(), 0.0)
     stored = list(dict.fromkeys(p.stored for p in pairs))
     index = SemanticIndex()
     for number, (text, vector) in enumerate(zip(stored, embed(stored), strict=True)):

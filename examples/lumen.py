@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import CognitiveRouter, DepthCache, GatedLLM, KnowledgeBase, default_embedder
-from shoal.cache import Guards
+from shoal.cache import same_question
 from shoal.router.faq import Faq
 
 LUMEN = Path(__file__).parent / "demo"
@@ -40,7 +40,7 @@ class Shop:
 def lumen(model: str = "smollm2-135m") -> Iterator[Shop]:
     with tempfile.TemporaryDirectory() as folder:
         embed = default_embedder()
-        faq = Faq.open(Path(folder, "faq"), embed=embed, conflict=Guards().conflict)
+        faq = Faq.open(Path(folder, "faq"), embed=embed, conflict=same_question(embed))
         faq.import_file(LUMEN / "faq.jsonl")
         with KnowledgeBase.open(f"{folder}/kb") as handbook, KnowledgeBase.open(f"{folder}/all") as everything:
             handbook.add(LUMEN / "kb")

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..cache import DepthCache, Guards
+from ..cache import DepthCache, Guards, same_question
 from .decider import TOTAL_WITHOUT_MODEL, Decider, Reading, as_max_depth, sampling, seeded
 from .decision import Answer, Decision, Piece, Prompt, Request, Route
 from .deep import Chunk, Deep, Turns, Usage, grounded, reworded, turns
@@ -22,12 +22,14 @@ from .threads import iterate
 
 if TYPE_CHECKING:
     from ..rag import KnowledgeBase
+    from ..rag.extract import Extracted
 
 CONTEXT_TOKENS = 512
 MIN_SCORE = 0.05  # of a passage in a context; the best one is kept whatever its score
 RELEVANT = 0.3  # score the best passage needs for an answer to rest on passages; for a hard question, each of them
 UNSURE = 0.35  # mean top-1 probability below which a shallow answer is tried once more, deeper (R9)
 _REMEMBERED = 10_000  # answers that feedback can still reach
+_AROUND = 1000  # characters on either side of an extracted sentence that count as its passage
 _MARGIN = 64  # tokens that templates and citations add
 _GROUNDABLE = frozenset({Route.FAQ, Route.EXTRACT, Route.RAG})
 
@@ -83,8 +85,9 @@ class CognitiveRouter:
 
         self.embed: Embed = embed or default_embedder()
         self.kb, self.remote, self.router_only = kb, remote, router_only
-        self.faq = faq if faq is not None else Faq(embed=self.embed, conflict=Guards().conflict)
+        self.faq = faq if faq is not None else Faq(embed=self.embed, conflict=same_question(self.embed))
         self._llm, self._load, self._loading = llm, load or _default_model, threading.Lock()
+        self._guards = Guards()
         self._decider = decider or Decider(self.embed)
         self.cache = cache if cache is not None else DepthCache(embed=self.embed, total=self.total)
         self._answered: OrderedDict[str, tuple[str, str]] = OrderedDict()  # answer id -> tenant, cache entry id
@@ -235,7 +238,8 @@ class CognitiveRouter:
         with asked.journal.step("extract") as step:
             found = self.kb.extract(asked.reading.features.text)
             step["hit"] = found is not None
-            if found is None:
+            if found is None or (reason := self._unsupported(asked.reading.features.text, found)):
+                step.update({"hit": False, "unsupported": reason} if found is not None else {})
                 return None
             step.update(doc_id=found.doc_id, span=list(found.span), confidence=round(found.confidence, 4))
         passage = {
@@ -245,6 +249,15 @@ class CognitiveRouter:
         text = f"{found.text} {found.citation}"
         entry_id = self._store(asked, text, depth=0.0)
         return self._answer(asked, text, Route.EXTRACT, kept=(passage,), entry_id=entry_id)
+
+    def _unsupported(self, question: str, found: "Extracted") -> str | None:
+        """What the question names that the sentence contradicts or the text around it does not hold."""
+        document = self.kb.document(found.doc_id) if self.kb is not None else None
+        if document is None:  # deleted meanwhile
+            return "its document is gone"
+        start, end = found.span
+        around = f"{document.title}\n{document.text[max(0, start - _AROUND) : end + _AROUND]}"
+        return self._guards.unsupported(question, found.text, around)
 
     def _think(
         self, asked: _Asked, cancel: threading.Event, *, live: bool, fence: int | None = None

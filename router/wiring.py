@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from ..cache import DepthCache, Guards
+from ..cache import DepthCache, Guards, same_question
 from ..rag.embed import default_embedder
 from .decider import TOTAL_WITHOUT_MODEL, Decider
 from .deep import Deep
@@ -51,7 +51,7 @@ def build_router(
         llm=llm,
         kb=open_kb(settings),
         cache=cache,
-        faq=Faq.open(settings.faq_path, embed=embed, conflict=guards.conflict),
+        faq=Faq.open(settings.faq_path, embed=embed, conflict=same_question(embed, guards)),
         embed=embed,
         remote=remote,
         router_only=settings.router_only,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ...cache import Guards
+from ...cache import same_question
 from ...rag.embed import default_embedder
 from ..faq import Faq
 from ..settings import load_settings
@@ -22,7 +22,8 @@ def register(app: typer.Typer) -> None:
 
 
 def opened(folder: Path | None) -> Faq:
-    return Faq.open(load_settings(faq=folder).faq_path, embed=default_embedder(), conflict=Guards().conflict)
+    embed = default_embedder()
+    return Faq.open(load_settings(faq=folder).faq_path, embed=embed, conflict=same_question(embed))
 
 
 @faq.command("import")

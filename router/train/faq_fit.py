@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cache.guards import Guards
+from ...cache import same_question
 from ...rag.embed import default_embedder
 from ..faq import SCORING, Entry, Faq, Scoring
 from ..features import Embed
@@ -179,7 +179,11 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="file that keeps embeddings between runs")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    embed, root, conflict = Remembering(default_embedder(), args.store), default_data(), Guards().conflict
+    embed, root, conflict = (
+        Remembering(default_embedder(), args.store),
+        default_data(),
+        same_question(default_embedder()),
+    )
     train, held = (
         [row for each in faqs(root, split, random.Random(args.seed)) for row in ask(*each, embed, conflict)]
         for split in ("train", "calibration")

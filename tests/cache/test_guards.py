@@ -103,3 +103,34 @@ def test_any_text_is_taken_and_none_conflicts_with_itself(a: str, b: str) -> Non
 def test_long_texts_are_cheap() -> None:
     a, b = "word " * 20_000, "other " * 20_000
     assert guards.conflict(a, b) == guards.conflict(a[:MAX_CHARS], b[:MAX_CHARS])  # what follows is not read
+
+
+PARCELS = "Parcels to Canada cost ten dollars. Returns are accepted within 30 days. The shop opens at nine on Monday."
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence", "reason"),
+    [
+        ("How much does a parcel to Mexico cost?", "Parcels to Canada cost ten dollars.", "name"),
+        ("Are returns accepted within 60 days?", "Returns are accepted within 30 days.", "number"),
+        ("When does the shop close on Monday?", "The shop opens at nine on Monday.", "close"),
+        ("周二几点开门?", "周一九点开门。", "different kind"),
+        ("周一几点关门?", "周一九点开门。", "antonym"),
+        ("How far can the lamp not be seen?", "Its lamp can be seen from 30 km.", "negation"),
+    ],
+)
+def test_a_sentence_that_does_not_hold_what_was_asked(question: str, sentence: str, reason: str) -> None:
+    assert reason in (guards.unsupported(question, sentence, PARCELS + sentence) or "")
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence"),
+    [
+        ("How much does a parcel to Canada cost?", "Parcels to Canada cost ten dollars."),
+        ("When does the shop open on Monday?", "The shop opens at nine on Monday."),
+        ("周一几点开门?", "周一九点开门。"),
+        ("How long do I have to return something?", "Returns are accepted within 30 days."),
+    ],
+)
+def test_a_sentence_may_say_more_than_was_asked(question: str, sentence: str) -> None:
+    assert guards.unsupported(question, sentence, PARCELS + sentence) is None

@@ -81,7 +81,7 @@ def test_a_lead_counts_only_before_other_answers() -> None:
 
 
 def test_another_embedder_gets_cosine(letters: Any) -> None:
-    matcher = default_matcher(letters, lambda a, b: None, None)
+    matcher = default_matcher(letters, None, None)
     assert matcher.score is by_cosine
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal import default_embedder
-from shoal.cache import Guards
+from shoal.cache import same_question
 from shoal.gated_llm import Chunk, DepthReport, Usage
 from shoal.gated_llm.policy import Budget, Plan, resolve_budget
 from shoal.router.faq import Entry, Faq
@@ -88,5 +88,5 @@ def faq() -> Faq:
             Entry(id="zh", question="怎么修改密码？", answer="在设置里点“修改密码”。"),
         ],
         embed=default_embedder(),
-        conflict=Guards().conflict,
+        conflict=same_question(default_embedder()),
     )

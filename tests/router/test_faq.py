@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cache.guards import Guards
+from shoal.cache import same_question
 from shoal.rag.embed import default_embedder
 from shoal.router.errors import RouterError
 from shoal.router.faq import Entry, Faq, overlap, read_entries
@@ -23,7 +23,7 @@ ENTRIES = [
 
 @pytest.fixture
 def faq() -> Faq:
-    return Faq(ENTRIES, embed=default_embedder(), conflict=Guards().conflict)
+    return Faq(ENTRIES, embed=default_embedder(), conflict=same_question(default_embedder()))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_opposites_other_numbers_and_strangers_are_not(faq: Faq, asked: str) -> 
 
 def test_an_opposite_does_not_hide_the_right_entry() -> None:
     on, off = (Entry(question=f"How do I turn {way} dark mode?", answer=way) for way in ("on", "off"))
-    faq = Faq([on, off], embed=default_embedder(), conflict=Guards().conflict)
+    faq = Faq([on, off], embed=default_embedder(), conflict=same_question(default_embedder()))
     match = faq.match("How can I turn off the dark mode?")
     assert match is not None
     assert match.answer == "off"

@@ -399,12 +399,13 @@ class DepthCache:
         """`(key hash, depth statistics)` of up to `limit` prompts in L2."""
         return list(self._l2.table(tenant, limit)) if self._l2 else []
 
-    def rehydrate(self) -> int:
-        """Fill memory and Redis from the cold log, after a restart; entries taken over."""
+    def rehydrate(self, newest: int | None = None) -> int:
+        """Fill memory and Redis from the cold log, after a restart, with the `newest` or all; entries taken over."""
         if self._l3 is None:
             raise CacheInputError("there is no cold log to refill from; give DepthCache a cold_path")
         count = 0
-        for entry in self._l3.entries():
+        live = sorted(self._l3.entries(), key=lambda entry: entry.created)
+        for entry in live[-newest:] if newest else live:
             entry = replace(entry, tier="l1")
             if self._l1.put(entry):
                 count += 1

@@ -139,6 +139,7 @@ class GatedLLM:
         gate_prefill: bool = False,
         cancel: Cancel | None = None,
         raw: bool = False,
+        adapter: str | None = None,
     ) -> Iterator[Chunk]:
         """Chunks of the answer as they are made; the last one has `finish_reason`, `usage` and `confidence`.
 
@@ -147,6 +148,8 @@ class GatedLLM:
         are checked before the first chunk is asked for. Raises PromptError, BudgetError, SamplingError, and LogitsError
         from a damaged checkpoint.
         """
+        if adapter is not None:
+            raise GatedError(f"{self.name} has no adapter {adapter[:40]!r}; adapter=None is the bare model.")
         sampling = Sampling(
             max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stop_words(stop), seed=seed
         )

@@ -19,6 +19,7 @@ from .errors import BudgetError, PlanError
 SAFE_LAYERS = 3
 Branch = tuple[Literal["attention", "mlp"], int]
 _FORM = 1
+_ASSETS = Path(__file__).parent / "assets"
 _TEXT = re.compile(r"(\d+(?:\.\d+)?)%|(\d+)")
 
 
@@ -143,6 +144,14 @@ class Plan:
                 "calibrate again with `shoal gates calibrate`."
             )
         return plan
+
+    @classmethod
+    def shipped(cls, name: str) -> Self | None:
+        """The plan that ships for the model of that name, None where none does; needs neither model nor torch."""
+        path = _ASSETS / f"{name}.plan.json"
+        if not path.exists():
+            return None
+        return cls.read(path, model_fingerprint=json.loads(path.read_text("utf-8"))["model_fingerprint"])
 
     def write(self, path: Path) -> None:
         """Writes the plan as JSON."""

@@ -63,11 +63,14 @@ class ChatTokenizer:
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise PromptError("The prompt is empty: give some text or a list of messages.")
+            _whole(prompt)
             if raw or self._template is None:
                 return self.encode_text(prompt)
             prompt = [{"role": "user", "content": prompt}]
         elif raw:
             raise PromptError("A raw prompt is a string; messages need the chat template.")
+        if not isinstance(prompt, Sequence):
+            raise PromptError(f"A prompt is text or a list of messages, not {type(prompt).__name__}.")
         messages = [_message(message) for message in prompt]
         if not any(message["content"].strip() for message in messages):
             raise PromptError("The messages are empty: at least one needs content.")
@@ -158,7 +161,9 @@ class TextStream:
         return after[len(before) :]
 
 
-def _message(message: Mapping[str, Any]) -> dict[str, str]:
+def _message(message: object) -> dict[str, str]:
+    if not isinstance(message, Mapping):
+        raise PromptError(f"A message is a mapping with role and content, not {type(message).__name__}.")
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not role:
         raise PromptError('Each message needs a "role": "system", "user" or "assistant".')
@@ -169,7 +174,13 @@ def _message(message: Mapping[str, Any]) -> dict[str, str]:
         content = "".join(str(part) for part in parts)
     if not isinstance(content, str):
         raise PromptError('Each message needs a "content" that is text.')
+    _whole(content)
     return {"role": role, "content": content}
+
+
+def _whole(text: str) -> None:
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise PromptError("The prompt is not valid Unicode text: it holds half a character. Decode it as UTF-8.")
 
 
 def _token(value: Any) -> str:

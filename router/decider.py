@@ -6,17 +6,20 @@ What a decision needs of a model is three numbers, its depths; without a model t
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from ..gated_llm.policy import Plan, resolve_budget
 from .classifier import Classifier, Prediction
 from .decision import Decision, MaxDepth, Request
 from .deep import Deep
-from .errors import InvalidRequest
 from .features import Embed, Features
 from .guard import Guard, Verdict
 from .policy import PROFILES, Model, Profile, decide_budget, profile_named
 
-TOTAL_WITHOUT_MODEL = 30  # layers of the default model
+DEFAULT_MODEL = "smollm2-135m"  # whose depths stand in where there is no model
+TOTAL_WITHOUT_MODEL = 30  # its layers
+QUALITY = 0.003  # the share of likelihood that `auto` may lose, as GatedLLM has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,21 +109,23 @@ def as_max_depth(budget: float, llm: Deep) -> int | str:
     return int(budget) if float(budget).is_integer() else f"{100 * budget / llm.total:.10g}%"
 
 
+@cache
+def _stand_in() -> Plan:
+    plan = Plan.shipped(DEFAULT_MODEL)
+    return plan or Plan(total=TOTAL_WITHOUT_MODEL, attention_share=0.25, model_fingerprint=DEFAULT_MODEL)
+
+
+def _resolved(max_depth: int | str, llm: Deep | None) -> float:
+    if llm is not None:
+        return llm.resolve_budget(max_depth).depth
+    return resolve_budget(max_depth, _stand_in(), quality=QUALITY).depth
+
+
 def _depths(llm: Deep | None) -> Model:
-    if llm is None:
-        return Model(total=TOTAL_WITHOUT_MODEL, min_depth=1.0, auto=float(TOTAL_WITHOUT_MODEL))
-    return Model(total=llm.total, min_depth=llm.min_depth, auto=llm.resolve_budget("auto").depth)
+    depths = llm or _stand_in()
+    return Model(total=depths.total, min_depth=depths.min_depth, auto=_resolved("auto", llm))
 
 
 def _limit(max_depth: MaxDepth, llm: Deep | None) -> float | None:
     """The caller's limit in layers; None where the router may choose."""
-    if max_depth is None or max_depth == "auto":
-        return None
-    if llm is not None:
-        return llm.resolve_budget(max_depth).depth
-    total = TOTAL_WITHOUT_MODEL
-    share = isinstance(max_depth, str) and max_depth.endswith("%") and max_depth[:-1].replace(".", "", 1).isdigit()
-    layers = float(str(max_depth)[:-1]) / 100 * total if share else max_depth
-    if isinstance(layers, bool) or not isinstance(layers, int | float) or not 0 < layers <= total:
-        raise InvalidRequest(f'max_depth must be 1 to {total} layers, "1%" to "100%", or "auto"', "max_depth")
-    return float(layers)
+    return None if max_depth is None or max_depth == "auto" else _resolved(max_depth, llm)

@@ -36,6 +36,8 @@ class Message:
             raise InvalidRequest(f"role must be one of {sorted(ROLES)}, not {self.role[:20]!r}", "messages")
         if not isinstance(self.content, str):
             raise InvalidRequest(f"content must be text, not {type(self.content).__name__}", "messages")
+        if any("\ud800" <= char <= "\udfff" for char in self.content):
+            raise InvalidRequest("content is not valid Unicode text: it holds half a character; send UTF-8", "messages")
 
 
 Prompt = str | Sequence[Message | Mapping[str, Any]]
@@ -46,14 +48,18 @@ def messages_of(prompt: Prompt) -> tuple[Message, ...]:
     """Text or chat messages as a tuple of `Message`; raises `InvalidRequest` when empty or the last turn is blank."""
     if isinstance(prompt, str):
         messages = [Message(role="user", content=prompt)]
-    else:
+    elif isinstance(prompt, Sequence):
         messages = [m if isinstance(m, Message) else _message(m) for m in prompt]
+    else:
+        raise InvalidRequest("a prompt is text or a list of messages with role and content", "messages")
     if not messages or not messages[-1].content.strip():
         raise InvalidRequest("the request is empty: send some text in the last message", "messages")
     return tuple(messages)
 
 
-def _message(raw: Mapping[str, Any]) -> Message:
+def _message(raw: object) -> Message:
+    if not isinstance(raw, Mapping):
+        raise InvalidRequest(f"a message has role and content, not {type(raw).__name__}", "messages")
     missing = {"role", "content"} - set(raw)
     if missing:
         raise InvalidRequest(f"a message needs role and content; {', '.join(sorted(missing))} missing", "messages")

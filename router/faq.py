@@ -345,9 +345,14 @@ def read_entries(path: Path) -> list[Entry]:
         raise RouterError(f"{path.name}: an FAQ is imported from {', '.join(readers)}")
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RouterError(f"{path}: cannot be read as UTF-8 text ({type(error).__name__})") from error
-    entries = {entry.id: entry for entry in readers[path.suffix.lower()](text, path.name)}
+    except OSError as error:
+        raise RouterError(f"{path}: {error.strerror or type(error).__name__}") from error
+    except UnicodeDecodeError as error:
+        raise RouterError(f"{path}: this is not UTF-8 text; save it as UTF-8 and try again") from error
+    try:
+        entries = {entry.id: entry for entry in readers[path.suffix.lower()](text, path.name)}
+    except RouterError as error:
+        raise RouterError(f"{error} (in {path}: mend or delete that entry)") from None
     return list(entries.values())
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..gated_llm import GatedLLM
     from ..rag import KnowledgeBase
 
+REFILLED = 256  # answers that a new process without Redis takes over from the log on disk
 Progress = Callable[[str, float, float], None]
 
 
@@ -36,7 +37,7 @@ def build_router(
     llm = None if settings.router_only else load_local(settings, progress)
     total = llm.total if llm else TOTAL_WITHOUT_MODEL
     if settings.redis_url is None:
-        say("no Redis (SHOAL_REDIS_URL): the cache is in this process and on disk only")
+        say("no Redis (SHOAL_REDIS_URL): answers are cached in this process and logged on disk for the next one")
     guards = Guards()
     cache = DepthCache(
         settings.redis_url,
@@ -47,6 +48,8 @@ def build_router(
         ttl_s=settings.cache_ttl_s,
         max_bytes=settings.cache_max_bytes,
     )
+    if settings.redis_url is None and settings.cold_path is not None:
+        cache.rehydrate(newest=REFILLED)
     return CognitiveRouter(
         llm=llm,
         kb=open_kb(settings),

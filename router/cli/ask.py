@@ -100,8 +100,14 @@ def summary(answer: Answer) -> str:
     )
 
 
-def chat(max_depth: Depth = None, profile: Profile = None, model: Model = None, max_tokens: int | None = None) -> None:
-    """Talk; an empty line or Ctrl-D ends it."""
+def chat(
+    max_depth: Depth = None,
+    profile: Profile = None,
+    model: Model = None,
+    max_tokens: int | None = None,
+    json: Json = False,
+) -> None:
+    """Talk; an empty line or Ctrl-D ends it. With --json one line of JSON per answer."""
     settings = load_settings(model=model, profile=profile)
     router = router_for(settings)
     fields = {"max_depth": depth_of(max_depth), "profile": settings.profile, "max_tokens": max_tokens}
@@ -109,7 +115,11 @@ def chat(max_depth: Depth = None, profile: Profile = None, model: Model = None, 
     try:
         while line := _read_line():
             messages.append(Message(role="user", content=line))
-            answer = _print_stream(router, messages, fields)
+            if json:
+                answer = router.ask(messages, **fields)
+                print_json(answer.to_dict())
+            else:
+                answer = _print_stream(router, messages, fields)
             messages.append(Message(role="assistant", content=answer.text))
     finally:
         router.close()

@@ -73,7 +73,7 @@ def _model(settings: Settings) -> str:
 
 def _redis(settings: Settings) -> str:
     if settings.redis_url is None:
-        return "none set (SHOAL_REDIS_URL); answers are cached in each process and on disk"
+        return "none set (SHOAL_REDIS_URL); answers are cached in each process and logged on disk for the next one"
     from redis import Redis
 
     server = Redis.from_url(settings.redis_url, socket_timeout=1, socket_connect_timeout=1)

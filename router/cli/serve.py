@@ -7,8 +7,8 @@ import typer
 
 from ..errors import MissingExtra
 from ..settings import load_settings
-from .ask import Model, router_for
-from .output import note
+from .ask import Json, Model, router_for
+from .output import note, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -27,15 +27,22 @@ def serve(
     ] = None,
     deep_url: Annotated[str | None, typer.Option(help="Address of that model, for vLLM, Ollama and the like.")] = None,
     open_access: Annotated[bool, typer.Option("--open", help="Allow callers without a key from other hosts.")] = False,
+    json: Json = False,
 ) -> None:
     """Serve the router over HTTP; stops cleanly on Ctrl-C or SIGTERM."""
     settings = load_settings(host=host, port=port, model=model, router_only=router_only, deep=deep, deep_url=deep_url)
     if not find_spec("fastapi") or not find_spec("uvicorn"):
         raise MissingExtra("The HTTP service's part (fastapi, uvicorn)", "serve")
     from ..service import serve as run
+    from ..service.server import check_free
 
+    check_free(settings.host, settings.port)
     router = router_for(settings)
-    note(f"serving {router.model_name} at http://{settings.host}:{settings.port}/v1 (Ctrl-C stops)")
+    url = f"http://{settings.host}:{settings.port}/v1"
+    if json:
+        print_json({"url": url, "model": router.model_name})
+    else:
+        note(f"serving {router.model_name} at {url} (Ctrl-C stops)")
     try:
         run(router, settings, open_access=open_access)
     finally:

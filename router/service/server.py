@@ -24,7 +24,7 @@ LEDGER_FILE = "ledger.sqlite"  # in the settings' home
 
 
 class NotOpen(RouterError):
-    """The address can be reached by others and no API key guards it."""
+    """The address is taken, or can be reached by others with no API key to guard it."""
 
 
 def serve(router: Any, settings: Settings, *, options: ServiceOptions | None = None, open_access: bool = False) -> None:
@@ -40,8 +40,20 @@ def serve(router: Any, settings: Settings, *, options: ServiceOptions | None = N
         ledger_path=settings.home / LEDGER_FILE,
     )
     check_open(settings.host, options, open_access=open_access)
+    check_free(settings.host, settings.port)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     server(create_app(router, options), options, host=settings.host, port=settings.port).run()
+
+
+def check_free(host: str, port: int) -> None:
+    """Raises `NotOpen` when another program listens there, before anything is loaded or promised."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((host, port))
+        except OSError as error:
+            raise NotOpen(f"{host}:{port} cannot be listened on ({error.strerror}); choose another --port") from None
 
 
 def check_open(host: str, options: ServiceOptions, *, open_access: bool) -> None:

@@ -267,3 +267,16 @@ def test_requests_at_once_on_the_default_model(llm: GatedLLM) -> None:
     alone = [answer(job) for job in jobs]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(answer, jobs)) == alone
+
+
+@pytest.mark.parametrize("prompt", [None, 7, [None], "\ud800 hi", [{"role": "user", "content": "\udcff"}]])
+def test_prompts_of_the_wrong_kind_are_refused(make_model: MakeModel, prompt: Any) -> None:
+    with GatedLLM.load(make_model()) as llm, pytest.raises(PromptError):
+        llm.generate(prompt)
+
+
+def test_an_adapter_that_is_not_there_is_an_error(make_model: MakeModel) -> None:
+    with GatedLLM.load(make_model()) as llm:
+        assert llm.generate("hi", adapter=None, max_tokens=1).usage.completion_tokens == 1
+        with pytest.raises(GatedError, match="no adapter 'grounded'"):
+            llm.generate("hi", adapter="grounded")

@@ -141,3 +141,43 @@ def test_a_bad_config_file_names_the_setting(run: Run, tmp_path: Path) -> None:
     code, _, err = run("route", "hi")
     assert code == 2
     assert "prot" in err
+
+
+def test_half_a_character_is_wrong_use(run: Run) -> None:
+    code, out, err = run("ask", "\udcff hi", "--router-only", "--json")
+    assert (code, out) == (2, "")
+    assert "Unicode" in err
+
+
+def test_budgets_are_the_same_with_and_without_a_model(run: Run) -> None:
+    code, _, err = run("route", "hello", "--max-depth", "5")
+    assert code == 2
+    assert "15 to 30" in err
+
+
+def test_an_answer_logged_on_disk_serves_the_next_process(filled: Run) -> None:
+    question = "How heavy is the Lumen?"
+    first = filled("ask", question, "--router-only", "--json")[1]
+    again = filled("ask", question, "--router-only", "--json")[1]
+    assert first["route"] == "extract"
+    assert (again["route"], again["cache"]["tier"], again["text"]) == ("cache", "l1", first["text"])
+
+
+def test_a_taken_port_is_said_before_anything_is_promised(run: Run) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, out, err = run("serve", "--router-only", "--port", str(taken.getsockname()[1]))
+    assert (code, out) == (1, "")
+    assert "--port" in err
+
+
+def test_a_bad_faq_line_says_where_and_what_to_do(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "home" / "faq").mkdir(parents=True)
+    (tmp_path / "home" / "faq" / "faq.jsonl").write_text("junk\n", "utf-8")
+    code, _, err = run("faq", "list")
+    assert code == 1
+    assert str(tmp_path / "home" / "faq") in err
+    assert "mend or delete" in err

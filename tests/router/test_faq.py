@@ -144,7 +144,7 @@ def test_wrong_files_name_the_line(tmp_path: Path, name: str, text: str, message
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(RouterError, match=message):
         read_entries(tmp_path / name)
-    with pytest.raises(RouterError, match="cannot be read"):
+    with pytest.raises(RouterError, match="No such file"):
         read_entries(tmp_path / "gone.csv")
 
 

@@ -346,3 +346,9 @@ def test_a_follow_up_is_read_with_the_turn_before_it(model: ScriptedModel, kb: K
     assert answer.route is not Route.EXTRACT
     if answer.route is Route.RAG:
         assert "14 hours" in model.calls[0].prompt[-1]["content"]
+
+
+@pytest.mark.parametrize("prompt", [None, 7, [None], ["text"], "\ud800 hi", [{"role": "user", "content": "\udcff"}]])
+def test_prompts_of_the_wrong_kind_are_refused(router: CognitiveRouter, prompt: object) -> None:
+    with pytest.raises(InvalidRequest):
+        router.ask(prompt)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from . import ask, depth, doctor, faq, kb, keys, mcp, models, serve
+from . import ask, cache, depth, doctor, faq, kb, keys, mcp, models, operations, serve, training
 
 app = typer.Typer(
     name="shoal",
@@ -17,7 +17,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for commands in (ask, serve, mcp, models, kb, faq, depth, keys, doctor):
+for commands in (ask, serve, mcp, models, kb, faq, cache, training, depth, operations, keys, doctor):
     commands.register(app)
 
 

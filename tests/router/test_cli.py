@@ -181,3 +181,59 @@ def test_a_bad_faq_line_says_where_and_what_to_do(run: Run, tmp_path: Path) -> N
     assert code == 1
     assert str(tmp_path / "home" / "faq") in err
     assert "mend or delete" in err
+
+
+def test_cache_commands(filled: Run, tmp_path: Path) -> None:
+    filled("ask", "How heavy is the Lumen?", "--router-only", "--json")
+    code, stats, _ = filled("cache", "stats", "--json")
+    assert (code, stats["redis"], stats["logged"]) == (0, None, 1)
+    assert filled("cache", "export", "requests.jsonl", "--json")[1]["rows"] == 1
+    assert json.loads((tmp_path / "requests.jsonl").read_text("utf-8"))
+    pairs = [
+        {"stored": f"How do I {verb} my {thing}?", "asked": f"how can I {verb} the {thing}", "same": True}
+        for verb in ("pay", "cancel", "change") for thing in ("order", "bill", "plan", "card")
+    ] + [{"stored": "How do I turn it on?", "asked": "How do I turn it off?", "same": False}]  # fmt: skip
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)), "utf-8")
+    code, fitted, _ = filled("cache", "calibrate", "pairs.jsonl", "--budget", "0.05", "--json")
+    assert code == 0
+    assert 0 <= fitted["threshold"] <= 1
+    (tmp_path / "bad.jsonl").write_text("{}\n", "utf-8")
+    code, _, err = filled("cache", "calibrate", "bad.jsonl")
+    assert code == 1
+    assert "line 1" in err
+
+
+def test_baselines_are_recorded_compared_and_turned_into_rules(filled: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("SHOAL_ROUTER_ONLY", "1")
+    (tmp_path / "queries.txt").write_text("When are you open?\nHow heavy is the Lumen?\n", "utf-8")
+    code, made, _ = filled("baseline", "record", "queries.txt", "--out", "was.json", "--json")
+    assert (code, made["n"], made["routes"]) == (0, 2, {"extract": 0.5, "faq": 0.5})
+    code, moved, _ = filled("baseline", "compare", "was.json", "queries.txt", "--json")
+    assert "routes: cache" in [each["what"] for each in moved] or code == 0
+    assert "groups" in filled("baseline", "rules", "was.json")[1]
+
+
+def test_usage_needs_a_ledger_and_known_groups(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("usage", "--json")
+    assert code == 1
+    assert "shoal serve" in err
+    from shoal.router.accounting import Ledger
+
+    (tmp_path / "home").mkdir()
+    Ledger(tmp_path / "home" / "ledger.sqlite").close()
+    assert run("usage", "--json")[:2] == (0, [])
+    assert run("usage", "--by", "colour")[0] == 2
+
+
+def test_a_classifier_is_trained_by_one_command(run: Run, tmp_path: Path) -> None:
+    from shoal.rag.embed import default_embedder
+    from shoal.router.classifier import Classifier
+
+    kinds = {"direct": "Hello number {}, nice day!", "deep": "Prove theorem {} step by step."}
+    rows = [{"text": text.format(i), "route": route} for route, text in kinds.items() for i in range(40)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    code, report, _ = run("router", "train", "--data", "mine.jsonl", "--out", "mine.safetensors", "--json")
+    assert code == 0
+    assert report["parameters"] > 0
+    assert Classifier.load(default_embedder(), tmp_path / "mine.safetensors").parameters == report["parameters"]
+    assert run("router", "train", "--data", "none.jsonl", "--out", "x.safetensors")[0] == 1

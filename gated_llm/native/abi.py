@@ -37,6 +37,7 @@ class Batch(Structure):
         ("rows", c_int32), ("tokens", c_void_p), ("positions", c_void_p), ("sequence", c_void_p),
         ("kv", POINTER(Kv)), ("run", c_void_p), ("alpha", c_void_p), ("counts", c_void_p),
         ("logit_rows", c_void_p), ("wanted", c_int32), ("logits", c_void_p),
+        ("first", c_int32), ("last", c_int32), ("states", c_void_p),
     ]  # fmt: skip
 
 

@@ -34,6 +34,8 @@ struct Batch {
     const int32_t *logit_rows;         // [wanted]
     int32_t wanted;
     float *logits;                     // [wanted, vocab]
+    int32_t first, last;               // layers to run: from `first` up to before `last`
+    float *states;                     // [rows, hidden] or null: residual stream, read where first > 0, left after the last
 };
 }
 
@@ -340,7 +342,7 @@ template <class Store> class Forward {
     }
 
 public:
-    Forward(Model &model, const Batch &batch) : model(model), c(model.c), b(batch), hidden(model.hidden.data()), pool(*model.pool) {}
+    Forward(Model &model, const Batch &batch) : model(model), c(model.c), b(batch), hidden(batch.states ? batch.states : model.hidden.data()), pool(*model.pool) {}
 
     // Lengths grow only after the pass: a late helper may still be planning a layer.
     void operator()() {
@@ -348,12 +350,13 @@ public:
             Scratch &s = model.scratch[id];
             int stage = 0;
             if (s.block.size() < size_t(c.hidden)) s.block.resize(c.hidden);
-            pool.stage(id, stage, b.rows,
-                       [&](int r) { unpack_row(model.embed, b.tokens[r], hidden + size_t(r) * c.hidden); });
-            for (int layer = 0; layer < c.layers; layer++) run_layer(layer, s, id, stage);
+            if (!b.first)
+                pool.stage(id, stage, b.rows,
+                           [&](int r) { unpack_row(model.embed, b.tokens[r], hidden + size_t(r) * c.hidden); });
+            for (int layer = b.first; layer < b.last; layer++) run_layer(layer, s, id, stage);
             finish(s, id, stage);
         });
-        for (int layer = 0; layer < c.layers; layer++)
+        for (int layer = b.first; layer < b.last; layer++)
             for (int r = 0; r < b.rows; r++) b.kv[b.sequence[r]].length[layer] += runs(r, layer, 0) != 0;
     }
 };
@@ -414,7 +417,7 @@ int shoal_forward(Model *m, const Batch *b) try {
         if (b->positions[r] < 0 || b->positions[r] >= m->turns) return 3;
     }
     std::vector<int> need;
-    for (int layer = 0; layer < m->c.layers; layer++) {
+    for (int layer = b->first; layer < b->last; layer++) {
         need.assign(need.size(), 0);
         for (int r = 0; r < b->rows; r++)
             if (b->run[(size_t(r) * m->c.layers + layer) * 2]) {

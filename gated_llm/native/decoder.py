@@ -91,14 +91,25 @@ class NativeDecoder:
         *,
         alpha: NDArray[np.float32] | None = None,
         wanted: Sequence[int] | None = None,
+        layers: tuple[int, int] | None = None,
+        states: NDArray[np.float32] | None = None,
     ) -> Tensor:
         """fp32 logits [len(wanted), vocab] after one pass over all rows; `wanted` rows are all unless given.
 
         Row i is token `tokens[i]` at `positions[i]` of the request that owns `kvs[i]`; rows of one request come in
         order. `run` [layers, 2] or [rows, layers, 2] and `alpha` (what branches' outputs are scaled by) of the same
-        shape default to ones. Raises ValueError for ids or positions out of range.
+        shape default to ones. `layers` (first, last) runs only those from first up to before last; a pass that ends
+        early gives no logits. `states` [rows, hidden] is the residual stream: read where first > 0, and left as it is
+        after the last layer run. Raises ValueError for ids, positions, layers or states that do not fit.
         """
-        rows, layers = len(tokens), self.config.layers
+        rows, total = len(tokens), self.config.layers
+        first, last = layers or (0, total)
+        if not 0 <= first <= last <= total or (first and states is None):
+            raise ValueError(f"layers={layers}: give two of 0 to {total} in order, and the states where first > 0.")
+        if states is not None and not (
+            states.shape == (rows, self.config.hidden) and states.dtype == np.float32 and states.flags.c_contiguous
+        ):
+            raise ValueError(f"states: give contiguous fp32 [{rows}, {self.config.hidden}].")
         ids, places = np.asarray(tokens, np.int32), np.asarray(positions, np.int32)
         order: dict[int, int] = {}
         owner = np.asarray([order.setdefault(id(kv), len(order)) for kv in kvs], np.int32)
@@ -107,8 +118,10 @@ class NativeDecoder:
             raise ValueError(f"{rows} tokens, {len(places)} positions, {len(owner)} stores: give one of each per row.")
         for kv, more in zip(stores, np.bincount(owner).tolist(), strict=True):
             kv.reserve(more)
-        mask = np.ascontiguousarray(np.broadcast_to(1 if run is None else run, (rows, layers, 2)), np.uint8)
-        scale = None if alpha is None else np.ascontiguousarray(np.broadcast_to(alpha, (rows, layers, 2)), np.float32)
+        mask = np.ascontiguousarray(np.broadcast_to(1 if run is None else run, (rows, total, 2)), np.uint8)
+        scale = None if alpha is None else np.ascontiguousarray(np.broadcast_to(alpha, (rows, total, 2)), np.float32)
+        if last < total:
+            wanted = ()
         picked = np.arange(rows, dtype=np.int32) if wanted is None else np.asarray(wanted, np.int32)
         logits = torch.empty(len(picked), self.config.vocab)
         batch = abi.Batch(
@@ -117,6 +130,7 @@ class NativeDecoder:
             run=mask.ctypes.data, alpha=None if scale is None else scale.ctypes.data,
             counts=self.branch_runs.ctypes.data,
             logit_rows=picked.ctypes.data, wanted=len(picked), logits=logits.data_ptr(),
+            first=first, last=last, states=None if states is None else states.ctypes.data,
         )  # fmt: skip
         with self._lock:
             failure = self._lib.shoal_forward(self._open(), ctypes.byref(batch))

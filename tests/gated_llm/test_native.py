@@ -163,6 +163,33 @@ def test_rows_of_several_requests_in_one_pass(native: NativeDecoder) -> None:
     assert torch.equal(together, torch.stack(parts))
 
 
+def test_a_pass_in_two_parts_is_the_same_pass(native: NativeDecoder) -> None:
+    """What decides between two layers sees the residual stream and costs no bit (G3)."""
+    ids, hidden = tokens(9), native.config.hidden
+    whole, parts = native.new_kv(16), native.new_kv(16)
+    states, last = np.zeros((9, hidden), np.float32), np.zeros((9, hidden), np.float32)
+    expected = native.forward(ids, [whole] * 9, range(9), states=last)
+    first = native.forward(ids, [parts] * 9, range(9), layers=(0, 2), states=states)
+    assert first.shape[0] == 0
+    assert parts.lengths.tolist() == [9, 9] + [0] * (LAYERS - 2)
+    found = native.forward(ids, [parts] * 9, range(9), layers=(2, LAYERS), states=states)
+    assert torch.equal(found, expected)
+    assert np.array_equal(states, last)
+    assert parts.lengths.tolist() == whole.lengths.tolist()
+
+
+@pytest.mark.parametrize("layers", [(-1, 2), (3, 1), (0, LAYERS + 1), (1, LAYERS)])
+def test_parts_that_do_not_fit(native: NativeDecoder, layers: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="layers="):
+        native.forward([5], [native.new_kv(1)], [0], layers=layers)
+
+
+@pytest.mark.parametrize("states", [np.zeros((2, 64), np.float32), np.zeros((1, 64)), np.zeros((1, 3), np.float32)])
+def test_states_that_do_not_fit(native: NativeDecoder, states: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="states"):
+        native.forward([5], [native.new_kv(1)], [0], states=states)
+
+
 def test_threads_change_nothing(native: NativeDecoder) -> None:
     ids, found = tokens(50), []
     for threads in (1, 2, 3, 5, 1):

@@ -25,5 +25,9 @@ class PlanError(GatedError):
     """A depth plan is damaged or was made for another model."""
 
 
+class TraceError(GatedError):
+    """A depth trace is damaged, of another form, or does not fit what it is said to be of."""
+
+
 class LogitsError(GatedError):
     """The model gave logits that are not numbers: the checkpoint is broken."""

@@ -1,0 +1,170 @@
+"""Depth traces: compact, exact on the way out and back, and never at odds with the report or the safety layers."""
+
+import json
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.gated_llm import DepthReport, Plan
+from shoal.gated_llm.errors import TraceError
+from shoal.gated_llm.policy import Branch
+from shoal.gated_llm.trace import (
+    BEFORE,
+    KINDS,
+    SIGNALS,
+    DepthTrace,
+    Reason,
+    TokenTrace,
+    full_trace,
+    letter,
+    letters,
+    uniform,
+)
+
+TOTAL = 6
+ORDER: list[Branch] = [("attention", 1), ("mlp", 0), ("mlp", 2), ("attention", 2)]
+PLAN = Plan.from_order(ORDER, [0.001, 0.002, 0.02, 0.3], total=TOTAL, attention_share=0.25, model_fingerprint="m")
+FREE = 2 * (TOTAL - 3)
+VALUES = st.integers(-9999, 9999).map(lambda n: n / 1000)
+PROBES = st.dictionaries(st.integers(BEFORE, TOTAL - 1), st.dictionaries(st.sampled_from(SIGNALS), VALUES, min_size=1))
+
+
+@st.composite
+def tokens(draw: st.DrawFn, index: int) -> TokenTrace:
+    free = draw(st.lists(st.tuples(st.booleans(), st.sampled_from(Reason)), min_size=FREE, max_size=FREE))
+    return TokenTrace(
+        index=index,
+        token=draw(st.text(max_size=5)),
+        depth=draw(st.floats(3, TOTAL)),
+        branches="".join(letter(*branch) for branch in free) + letter(True, Reason.SAFETY) * 6,
+        gates=draw(st.lists(st.integers(0, 1000).map(lambda n: n / 1000), min_size=12, max_size=12).map(tuple)),
+        signals=draw(PROBES),
+    )
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> DepthTrace:
+    return DepthTrace(
+        total=TOTAL,
+        policy=draw(st.sampled_from(["signals", "gates", "hybrid"])),
+        budget=draw(st.floats(3, TOTAL)),
+        prefill=6.0,
+        gate_fingerprint=draw(st.text(max_size=12)),
+        tokens=tuple(draw(tokens(i)) for i in range(draw(st.integers(0, 5)))),
+        thresholds=draw(PROBES),
+        points=tuple(("mlp", layer, 5.25, 0.1) for layer in range(draw(st.integers(0, 3)))),
+    )
+
+
+@given(traces())
+def test_a_trace_survives_json(trace: DepthTrace) -> None:
+    raw = trace.to_dict()
+    assert raw["form"] == 1
+    again = DepthTrace.from_dict(json.loads(json.dumps(raw, allow_nan=False)))
+    assert again == trace
+    assert again.to_dict() == raw
+
+
+@given(traces())
+def test_branch_runs_are_the_decisions_counted(trace: DepthTrace) -> None:
+    counted = tuple(
+        tuple(sum(t.decision(layer, kind).ran for t in trace.tokens) for kind in KINDS) for layer in range(TOTAL)
+    )
+    assert trace.branch_runs == counted
+    assert all(runs == (len(trace.tokens),) * 2 for runs in trace.branch_runs[-3:])
+
+
+@given(st.lists(st.floats(), max_size=4))
+def test_values_that_are_no_numbers_are_left_out(values: list[float]) -> None:
+    probes = {0: dict(zip(SIGNALS, values, strict=False))}
+    token = TokenTrace(index=0, token="a", depth=6.0, branches=uniform(PLAN.mask(0), Reason.FULL), signals=probes)
+    trace = DepthTrace(
+        total=TOTAL, policy="signals", budget=6.0, prefill=6.0, gate_fingerprint="", tokens=(token,), thresholds=probes
+    )
+    json.dumps(trace.to_dict(), allow_nan=False)
+    DepthTrace.from_dict(trace.to_dict())
+
+
+def report(budget: float, made: int, *, policy: str | None = None, **changes: Any) -> DepthReport:
+    dropped = PLAN.point_for(budget)
+    fields: dict[str, Any] = {
+        "total": TOTAL,
+        "budget": budget,
+        "prefill": 6.0,
+        "per_token": (PLAN.depth_at(dropped),) * made,
+        "branch_runs": tuple((made * a, made * m) for a, m in PLAN.mask(dropped)),
+        "policy": policy or ("plan" if dropped else "full"),
+        "gate_fingerprint": PLAN.fingerprint,
+    }
+    return DepthReport(**{**fields, **changes})
+
+
+@given(st.floats(PLAN.min_depth, TOTAL), st.lists(st.text(max_size=4), max_size=8))
+def test_a_static_plan_s_trace_is_its_report_branch_by_branch(budget: float, pieces: list[str]) -> None:
+    made = report(budget, len(pieces))
+    trace = full_trace(made, PLAN, pieces)
+    assert trace.branch_runs == made.branch_runs
+    assert [t.token for t in trace.tokens] == pieces
+    assert [point[:2] for point in trace.points] == ORDER[: len(trace.points)]
+    for token in trace.tokens:
+        skipped = {(k, i) for i in range(TOTAL) for k in KINDS if not token.decision(i, k).ran}
+        assert skipped == set(ORDER[: len(trace.points)])
+        assert {token.decision(i, k).reason for i in (3, 4, 5) for k in KINDS} == {Reason.SAFETY}
+
+
+def test_first_tokens_that_ran_whole_say_so() -> None:
+    made = report(5.0, 3, per_token=(6.0, 6.0, 5.0))
+    whole, _, planned = full_trace(made, PLAN, ["a", "b", "c"]).tokens
+    assert whole.decision(1, "attention").reason is Reason.WHOLE
+    assert whole.decision(1, "attention").ran
+    assert not planned.decision(1, "attention").ran
+
+
+def test_two_hundred_tokens_of_thirty_layers_stay_small() -> None:
+    branches = "Pp" * 27 + "S" * 6
+    probes = {layer: dict.fromkeys(SIGNALS, 0.123456789 * layer) for layer in (4, 12, 20, 26)}
+    made = [TokenTrace(index=i, token="word", depth=20.0, branches=branches, signals=probes) for i in range(200)]
+    trace = DepthTrace(total=30, policy="signals", budget=20.0, prefill=30.0, gate_fingerprint="x", tokens=tuple(made))
+    assert len(zlib.compress(json.dumps(trace.to_dict()).encode())) < 5_000
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"form": 2}, "form 2"),
+        ({"form": None}, "form None"),
+        ({"pattern": [7]}, "damaged"),
+        ({"pattern": None}, "damaged"),
+        ({"patterns": ["Pp"]}, "12 branches"),
+        ({"patterns": ["?" * 12]}, "12 branches"),
+        ({"patterns": ["p" * 12]}, "last 3 layers"),
+        ({"gates": [[1.0]]}, "gates"),
+        ({"points": [["head", 0, 1, 1]]}, "damaged"),
+    ],
+)
+def test_another_form_or_a_damaged_trace_is_a_clear_error(change: dict[str, Any], said: str) -> None:
+    raw = full_trace(report(6.0, 1), PLAN, ["a"]).to_dict()
+    with pytest.raises(TraceError, match=said):
+        DepthTrace.from_dict({**raw, **change})
+    with pytest.raises(TraceError, match="form"):
+        DepthTrace.from_dict([])  # type: ignore[arg-type]
+
+
+def test_what_does_not_belong_together_is_refused() -> None:
+    with pytest.raises(TraceError, match="per token"):
+        full_trace(report(5.0, 1, policy="signals"), PLAN, ["a"])
+    with pytest.raises(TraceError, match="2 pieces"):
+        full_trace(report(5.0, 1), PLAN, ["a", "b"])
+    with pytest.raises(TraceError, match="under plan other"):
+        full_trace(report(5.0, 1, gate_fingerprint="other"), PLAN, ["a"])
+
+
+def test_safety_layers_mark_themselves() -> None:
+    text = letters(PLAN.mask(2), [(Reason.SIGNALS, Reason.CONFIDENCE)] * TOTAL)
+    assert text == "NcnCNCSSSSSS"
+    assert Reason.SIGNALS.signals == SIGNALS
+    assert Reason.CONFIDENCE.signals == ("confidence",)
+    assert Reason.PLAN.signals == ()

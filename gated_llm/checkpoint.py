@@ -11,10 +11,18 @@ from torch import Tensor
 from .errors import WeightsError
 
 _SAMPLE = 1024  # elements at either end of a tensor
+# Where models that see pictures keep the decoder, and where other models have it.
+_LANGUAGE_PARTS = {
+    "language_model.model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+    "model.language_model.": "model.",
+}
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor in the folder's safetensors files, mapped from disk, by name. Raises WeightsError."""
+    """Every tensor in the folder's safetensors files, mapped from disk, by name; of a model that sees pictures only the
+    decoder's, named as if it were alone. Raises WeightsError.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -24,11 +32,21 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
             files = [folder / name for name in sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))]
         else:
             files = [folder / "model.safetensors"]
-        return {name: tensor for file in files for name, tensor in load_file(file).items()}
+        return _decoder_only({name: tensor for file in files for name, tensor in load_file(file).items()})
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise WeightsError(
             f"The weights in {folder} cannot be read ({error}): remove the folder and pull again."
         ) from error
+
+
+def _decoder_only(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    own = {
+        ours + name.removeprefix(theirs): tensor
+        for name, tensor in tensors.items()
+        for theirs, ours in _LANGUAGE_PARTS.items()
+        if name.startswith(theirs)
+    }
+    return own or tensors
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:

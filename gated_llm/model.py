@@ -1,12 +1,14 @@
 """The decoder: token ids and positions in, logits out; branches that a mask leaves out are not run at all (G1, G4).
 
-Our own forward pass over a Hugging Face checkpoint of the Llama, Mistral, Qwen2 or Qwen3 shape, because skipping and
+Our own forward pass over a Hugging Face checkpoint of the Llama, Mistral, Qwen or Gemma shape, because skipping and
 per-layer keys and values cannot be had from `generate()`. Held equal to transformers by a test. Knows no budgets, text
 or sampling.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,20 +22,28 @@ from .rope import rope_tables
 
 # Which branches a pass runs: one (attention, MLP) pair per layer.
 RunMask = Sequence[tuple[bool, bool]]
+# Cosines and signed sines [batch, seq, 1, head_dim] of a pass, for global layers and for those with a window.
+Rotary = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Weights of one block: query, key and value in one matrix, gate and up in one."""
+    """Weights of one block: query, key and value in one matrix, gate and up in one; norms that its shape lacks None."""
 
     attention_norm: Tensor
     qkv: Matrix
     out: Matrix
     q_norm: Tensor | None
     k_norm: Tensor | None
+    attention_post_norm: Tensor | None
     mlp_norm: Tensor
     gate_up: Matrix
     down: Matrix
+    mlp_post_norm: Tensor | None
     window: int | None
 
 
@@ -53,8 +63,8 @@ class Decoder:
                 raise WeightsError(f"The checkpoint has no tensor {name!r}: it is incomplete or of another shape.")
             return weights[name].to(self.device)
 
-        def vector(name: str) -> Tensor:
-            return get(name).to(self.dtype)
+        def norm(name: str) -> Tensor:
+            return (get(f"{name}.weight").float() + config.norm_offset).to(self.dtype)
 
         def matrix(*names: str) -> Matrix:
             weight = torch.cat([get(f"{name}.weight") for name in names])
@@ -62,26 +72,33 @@ class Decoder:
             bias = torch.cat([get(f"{name}.bias") for name in names]) if biased else None
             return make_matrix(weight, bias, dtype)
 
+        # Gemma norms what comes out of a branch as well, and so has another name for the norm before the MLP
+        mlp_norm = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
         self.embedding = get("model.embed_tokens.weight").to(self.dtype)
-        self.norm = vector("model.norm.weight")
+        self.norm = norm("model.norm")
         self.layers: list[Layer] = []
         for index in range(config.layers):
             at = f"model.layers.{index}"
             self.layers.append(
                 Layer(
-                    attention_norm=vector(f"{at}.input_layernorm.weight"),
+                    attention_norm=norm(f"{at}.input_layernorm"),
                     qkv=matrix(*(f"{at}.self_attn.{part}_proj" for part in "qkv")),
                     out=matrix(f"{at}.self_attn.o_proj"),
-                    q_norm=vector(f"{at}.self_attn.q_norm.weight") if config.qk_norm else None,
-                    k_norm=vector(f"{at}.self_attn.k_norm.weight") if config.qk_norm else None,
-                    mlp_norm=vector(f"{at}.post_attention_layernorm.weight"),
+                    q_norm=norm(f"{at}.self_attn.q_norm") if config.qk_norm else None,
+                    k_norm=norm(f"{at}.self_attn.k_norm") if config.qk_norm else None,
+                    attention_post_norm=norm(f"{at}.post_attention_layernorm") if config.post_norms else None,
+                    mlp_norm=norm(f"{at}.{mlp_norm}"),
                     gate_up=matrix(f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"),
                     down=matrix(f"{at}.mlp.down_proj"),
+                    mlp_post_norm=norm(f"{at}.post_feedforward_layernorm") if config.post_norms else None,
                     window=config.windows[index],
                 )
             )
         self.head: Matrix = matrix("model.embed_tokens" if config.tied else "lm_head")
-        self._cos, self._sin = (table.to(self.device, self.dtype) for table in rope_tables(config))
+        self._activation = _ACTIVATIONS[config.activation]
+        self._embed_scale = torch.tensor(config.embed_scale, dtype=self.dtype, device=self.device)
+        self._global = self._rope(config.rope)
+        self._local = self._rope(config.local_rope) if config.local_rope else self._global
         self._everything: RunMask = ((True, True),) * config.layers
 
     def cache(self, capacity: int | Sequence[int], *, batch: int = 1) -> KVCache:
@@ -106,25 +123,36 @@ class Decoder:
         """
         cache.advance(positions)
         rotary = self.rotary(positions)
-        x = F.embedding(ids, self.embedding)
+        x = self.embed(ids)
         for index, (attention, mlp) in enumerate(run or self._everything):
             x = self.block(index, x, positions, rotary, cache, attention, mlp, keep_skipped=keep_skipped, padded=padded)
-        return F.rms_norm(x, (self.config.hidden,), self.norm, self.config.norm_eps)
+        return self.finish(x)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """What the first layer takes, [batch, seq, hidden], for `ids` [batch, seq]."""
+        x = F.embedding(ids, self.embedding)
+        return x if self.config.embed_scale == 1 else x * self._embed_scale
+
+    def finish(self, x: Tensor) -> Tensor:
+        """`x` [..., hidden] after the last layer, normed."""
+        return self._normed(x, self.norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """fp32 logits [rows, vocab] of `hidden` [rows, hidden]."""
-        return self.head(hidden).float()
+        logits, cap = self.head(hidden).float(), self.config.logit_cap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
-    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines [batch, seq, 1, head_dim] for `positions` [batch, seq]."""
-        return self._cos[positions].unsqueeze(2), self._sin[positions].unsqueeze(2)
+    def rotary(self, positions: Tensor) -> Rotary:
+        """What turns queries and keys at `positions` [batch, seq]."""
+        whole = self._turn(self._global, positions)
+        return whole, whole if self._local is self._global else self._turn(self._local, positions)
 
     def block(
         self,
         index: int,
         x: Tensor,
         positions: Tensor,
-        rotary: tuple[Tensor, Tensor],
+        rotary: Rotary,
         cache: KVCache,
         attention: bool,
         mlp: bool,
@@ -133,52 +161,82 @@ class Decoder:
         padded: bool = False,
     ) -> Tensor:
         """One layer: `x` [batch, seq, hidden] with the branches asked for added to it."""
-        layer, config = self.layers[index], self.config
         if attention or keep_skipped:
-            h = F.rms_norm(x, (config.hidden,), layer.attention_norm, config.norm_eps)
-            added = self._attend(index, layer, h, positions, rotary, cache, store_only=not attention, padded=padded)
+            added = self.attend(index, x, positions, rotary, cache, store_only=not attention, padded=padded)
             if added is not None:
                 x = x + added
-        if mlp:
-            h = F.rms_norm(x, (config.hidden,), layer.mlp_norm, config.norm_eps)
-            gate, up = layer.gate_up(h.view(-1, config.hidden)).chunk(2, dim=-1)
-            x = x + layer.down(F.silu(gate).mul_(up)).view(x.shape)
-        return x
+        return x + self.feed(index, x) if mlp else x
 
-    def _attend(
+    def attend(
         self,
         index: int,
-        layer: Layer,
-        h: Tensor,
+        x: Tensor,
         positions: Tensor,
-        rotary: tuple[Tensor, Tensor],
+        rotary: Rotary,
         cache: KVCache,
         *,
-        store_only: bool,
-        padded: bool,
+        store_only: bool = False,
+        padded: bool = False,
     ) -> Tensor | None:
-        config = self.config
-        batch, seq, hidden = h.shape
+        """What the attention branch of a layer adds to `x` [batch, seq, hidden]; with `store_only` it only stores keys
+        and values and gives None.
+        """
+        layer, config = self.layers[index], self.config
+        batch, seq, hidden = x.shape
         turned = config.heads + config.kv_heads
+        h = self._normed(x, layer.attention_norm)
         qkv = layer.qkv(h.view(-1, hidden)).view(batch, seq, turned + config.kv_heads, config.head_dim)
         qk = qkv[:, :, :turned]
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = qk[:, :, : config.heads], qk[:, :, config.heads :]
-            q.copy_(F.rms_norm(q, (config.head_dim,), layer.q_norm, config.norm_eps))
-            k.copy_(F.rms_norm(k, (config.head_dim,), layer.k_norm, config.norm_eps))
+            q.copy_(self._normed(q, layer.q_norm))
+            k.copy_(self._normed(k, layer.k_norm))
+        cos, sin = rotary[0] if layer.window is None else rotary[1]
         swapped = qk.roll(config.head_dim // 2, dims=-1)
-        qk.mul_(rotary[0]).addcmul_(swapped, rotary[1])
+        qk.mul_(cos).addcmul_(swapped, sin)
         fresh = cache.lengths[index] == 0
         keys, values = cache.append(index, qkv[:, :, config.heads :])
         if store_only:
             return None
         plain = not padded and (layer.window is None or cache.tokens <= layer.window)
-        causal = plain and fresh and seq > 1
+        causal = plain and fresh and seq > 1 and config.attention_cap is None
         mask = None if causal or (plain and seq == 1) else _mask(positions, cache.positions(index), layer.window)
         queries = qkv[:, :, : config.heads].transpose(1, 2)
-        grouped = config.heads != config.kv_heads
-        mixed = F.scaled_dot_product_attention(queries, keys, values, mask, is_causal=causal, enable_gqa=grouped)
-        return layer.out(mixed.transpose(1, 2).reshape(batch * seq, -1)).view(batch, seq, hidden)
+        mixed = self._mix(queries, keys, values, mask, causal=causal).transpose(1, 2)
+        out = layer.out(mixed.reshape(batch * seq, -1)).view(batch, seq, hidden)
+        return out if layer.attention_post_norm is None else self._normed(out, layer.attention_post_norm)
+
+    def feed(self, index: int, x: Tensor) -> Tensor:
+        """What the MLP branch of a layer adds to `x` [batch, seq, hidden]."""
+        layer = self.layers[index]
+        h = self._normed(x, layer.mlp_norm)
+        gate, up = layer.gate_up(h.view(-1, self.config.hidden)).chunk(2, dim=-1)
+        out = layer.down(self._activation(gate).mul_(up)).view(x.shape)
+        return out if layer.mlp_post_norm is None else self._normed(out, layer.mlp_post_norm)
+
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+        """Values weighed by attention, [batch, heads, seq, head_dim]."""
+        scale, cap = self.config.attention_scale, self.config.attention_cap
+        group = self.config.heads // self.config.kv_heads
+        if cap is None:
+            return F.scaled_dot_product_attention(
+                queries, keys, values, mask, is_causal=causal, scale=scale, enable_gqa=group > 1
+            )
+        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+        scores = (queries @ keys.transpose(2, 3)).mul_(scale).div_(cap).tanh_().mul_(cap)
+        if mask is not None:
+            scores.masked_fill_(~mask, -torch.inf)
+        return scores.softmax(-1, dtype=torch.float32).to(values.dtype) @ values
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, weight.shape, weight, self.config.norm_eps)
+
+    def _rope(self, rope: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        cos, sin = rope_tables(self.config, rope)
+        return cos.to(self.device, self.dtype), sin.to(self.device, self.dtype)
+
+    def _turn(self, tables: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
+        return tables[0][positions].unsqueeze(2), tables[1][positions].unsqueeze(2)
 
 
 def _mask(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:

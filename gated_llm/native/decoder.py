@@ -27,7 +27,7 @@ Run = NDArray[np.uint8]
 def supports(config: DecoderConfig) -> bool:
     """Whether the kernel can run this shape; torch runs the others."""
     wide = (config.hidden, config.inner, config.heads * config.head_dim)
-    return config.head_dim in (32, 64, 96, 128, 256) and all(n % 32 == 0 for n in wide)
+    return config.plain and config.head_dim in (32, 64, 96, 128, 256) and all(n % 32 == 0 for n in wide)
 
 
 class NativeDecoder:

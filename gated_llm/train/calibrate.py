@@ -66,7 +66,7 @@ class Bench:
         self._judged = (batch.targets.flatten() >= 0).nonzero().flatten()
         self._targets = batch.targets.flatten()[self._judged]
         self._mask: RunMask = ((True, True),) * decoder.config.layers
-        self._inputs = [F.embedding(batch.rest, decoder.embedding)]
+        self._inputs = [decoder.embed(batch.rest)]
         self._advance(0, self._mask)
         full = self._final(self._run(0, self._mask))
         self.all_rows = self._teach(full, self._judged)
@@ -127,8 +127,7 @@ class Bench:
         )
 
     def _final(self, x: Tensor) -> Tensor:
-        config = self._decoder.config
-        return F.rms_norm(x, (config.hidden,), self._decoder.norm, config.norm_eps).view(-1, config.hidden)
+        return self._decoder.finish(x).view(-1, self._decoder.config.hidden)
 
     def _teach(self, final: Tensor, rows: Tensor) -> _Teacher:
         tokens, logps, rests = [], [], []

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.gated_llm import GatedLLM
+from shoal.gated_llm import GatedLLM, WeightsError
 from shoal.gated_llm.checkpoint import read_tensors
 from shoal.gated_llm.config import DecoderConfig
 from shoal.gated_llm.model import Decoder
 from shoal.gated_llm.weights import pull
 
-from .conftest import hf_model
+from .conftest import SHAPE, hf_model
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -24,17 +24,35 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-SHAPES: list[tuple[str, dict[str, Any]]] = [
-    ("llama", {}),
-    ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
-    ("llama", {"attention_bias": True, "num_key_value_heads": 4}),
-    ("llama", {"rope_parameters": LLAMA3}),
-    ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}}),
-    ("mistral", {"sliding_window": 7}),
-    ("qwen2", {}),
-    ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}),
-    ("qwen3", {}),
-]
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+GEMMA = {"query_pre_attn_scalar": 24, "sliding_window": 7, "hidden_size": 48, "num_attention_heads": 4, "head_dim": 20}
+ROPES = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+}
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"] * 2
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-tied-one-kv-head": ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
+    "llama-wide-heads": ("llama", {"head_dim": 40}),
+    "llama-rope-llama3": ("llama", {"rope_parameters": LLAMA3}),
+    "llama-rope-linear": ("llama", {"rope_parameters": LINEAR}),
+    "llama-gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "mistral-window": ("mistral", {"sliding_window": 7, "head_dim": 24}),
+    "mistral-no-window": ("mistral", {"sliding_window": None}),
+    "qwen2": ("qwen2", {}),
+    "qwen2-window": ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}),
+    "qwen2-rope-yarn": ("qwen2", {"rope_parameters": YARN}),
+    "qwen3": ("qwen3", {}),
+    "qwen3-biases": ("qwen3", {"attention_bias": True, "rope_parameters": {**YARN, "beta_fast": 8, "truncate": False}}),
+    "gemma2": ("gemma2", {**GEMMA, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}),
+    "gemma3": ("gemma3_text", GEMMA),
+    "gemma3-ropes": ("gemma3_text", {**GEMMA, "layer_types": MIXED, "rope_parameters": ROPES}),
+    "gemma3-caps": ("gemma3_text", {**GEMMA, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}),
+    "gemma3-untied": ("gemma3_text", {**GEMMA, "tie_word_embeddings": False, "attention_bias": True}),
+}
 TOLERANCE = 1e-4
 # The default model's logits reach 28, where fp32 steps by 2e-6, and both sides sum 30 layers in another order: what is
 # added to the 1e-4 is five such steps.
@@ -76,25 +94,27 @@ def same(got: Tensor, want: Tensor, *, relative: float = 0.0) -> None:
     torch.testing.assert_close(got, want, atol=TOLERANCE, rtol=relative)
 
 
-@pytest.mark.parametrize(("kind", "changes"), SHAPES, ids=[f"{k}-{'-'.join(c) or 'plain'}" for k, c in SHAPES])
-@torch.inference_mode()
-def test_tiny_models_of_every_shape(kind: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    reference = hf_model(kind, **changes)
+@pytest.fixture(params=SHAPES)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Decoder, Any]:
+    """Ours and that of transformers, from one folder, with norms and biases that differ from each other."""
+    kind, changes = SHAPES[request.param]
+    reference = hf_model(kind, initializer_range=0.1, **changes)
+    for name, weight in reference.named_parameters():
+        if "norm" in name or "bias" in name:
+            weight.data += 0.1 * torch.randn(weight.shape)
     reference.save_pretrained(tmp_path)
-    decoder = ours(tmp_path)
+    return ours(tmp_path), reference
+
+
+@torch.inference_mode()
+def test_tiny_models_of_every_shape(pair: tuple[Decoder, Any]) -> None:
+    decoder, reference = pair
     ids = torch.randint(3, 270, (1, 24), generator=torch.Generator().manual_seed(1))
     want = reference(ids).logits
     same(prefill(decoder, ids), want)
     same(stepwise(decoder, ids, chunks=[1] * 24), want)
     same(stepwise(decoder, ids, chunks=[9, 1, 1, 8, 5]), want)
-
-
-@pytest.mark.parametrize(("kind", "changes"), [SHAPES[0], SHAPES[5], SHAPES[8]], ids=["llama", "window", "qk-norm"])
-@torch.inference_mode()
-def test_padded_batch(kind: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    reference = hf_model(kind, **changes)
-    reference.save_pretrained(tmp_path)
-    check_padded(ours(tmp_path), reference, vocab=270)
+    check_padded(decoder, reference, vocab=270)
 
 
 def check_padded(decoder: Decoder, reference: Any, *, vocab: int, relative: float = 0.0) -> None:
@@ -105,6 +125,83 @@ def check_padded(decoder: Decoder, reference: Any, *, vocab: int, relative: floa
     hidden = decoder.forward(ids, positions, decoder.cache(longest, batch=3), padded=True)
     want = reference(ids, attention_mask=real.long(), position_ids=positions.clamp(min=0)).logits
     same(rows(decoder, hidden)[real], want[real], relative=relative)
+
+
+@torch.inference_mode()
+def test_the_text_part_of_a_model_that_sees_pictures(tmp_path: Path) -> None:
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    torch.manual_seed(7)
+    eye = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Gemma3Config(
+        text_config={**SHAPE, **GEMMA}, vision_config={**eye, "image_size": 28, "patch_size": 14}, image_token_index=271
+    )
+    reference = Gemma3ForConditionalGeneration(config).eval()
+    reference.save_pretrained(tmp_path)
+    ids = torch.randint(3, 270, (1, 24), generator=torch.Generator().manual_seed(1))
+    same(prefill(ours(tmp_path), ids), reference(ids).logits)
+
+
+def test_the_embedding_scale_is_rounded_as_transformers_rounds_it(tmp_path: Path) -> None:
+    reference = hf_model("gemma3_text", **GEMMA).bfloat16()
+    reference.save_pretrained(tmp_path)
+    decoder = Decoder(DecoderConfig.from_folder(tmp_path), read_tensors(tmp_path), dtype="bf16")
+    ids = torch.arange(3, 270)[None]
+    assert torch.equal(decoder.embed(ids), reference.get_input_embeddings()(ids))
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    # as Gemma 3 1B and 4B and Qwen2.5 say it on the hub
+    "gemma3-1b": {
+        "model_type": "gemma3_text", "num_hidden_layers": 7, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+        "sliding_window": 512, "sliding_window_pattern": 6, "head_dim": 256, "rope_scaling": None,
+    },
+    "gemma3-4b": {
+        "model_type": "gemma3", "eos_token_id": [1, 106], "text_config": {
+            "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 7,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+        },
+    },
+    "gemma2": {"model_type": "gemma2", "num_hidden_layers": 7, "hidden_act": "gelu_pytorch_tanh"},
+    "qwen2.5": {
+        "model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14,
+        "num_hidden_layers": 7, "num_key_value_heads": 2, "vocab_size": 151936, "rope_theta": 1e6,
+        "max_position_embeddings": 32768,
+        "sliding_window": 32768, "max_window_layers": 3, "use_sliding_window": True, "tie_word_embeddings": True,
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configs_mean_what_transformers_reads_in_them(name: str) -> None:
+    from transformers import AutoConfig
+
+    raw = PUBLISHED[name]
+    kind = raw["model_type"]
+    theirs = AutoConfig.for_model(**raw).to_dict()
+    if kind == "gemma3":
+        theirs = {**theirs, "text_config": dict(theirs["text_config"])}
+    assert DecoderConfig.from_hf(raw) == DecoderConfig.from_hf(theirs)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model_type": "mamba"}, "'mamba' is not supported; supported are llama, .*gemma3_text"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "Rotary scaling .*longrope.* supported are default, linear"),
+        ({"hidden_act": "relu"}, "Activation 'relu'.*silu, gelu_pytorch_tanh"),
+        ({"partial_rotary_factor": 0.5}, "turned in part"),
+        ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "attend to later tokens"),
+        ({"num_key_value_heads": 3}, "14 attention heads cannot share 3"),
+        ({"num_hidden_layers": 8, "layer_types": ["sliding_attention"] * 7}, "7 layer types for 8 layers"),
+        ({"hidden_size": None}, "does not say hidden_size"),
+        ({"num_hidden_layers": "many"}, "num_hidden_layers.*'many'"),
+    ],
+)
+def test_configs_that_cannot_be_run_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(WeightsError, match=said):
+        DecoderConfig.from_hf({**PUBLISHED["qwen2.5"], **change})
 
 
 @pytest.mark.model

@@ -142,6 +142,18 @@ class DepthTrace:
         counts = [sum(column) for column in ran] or [0] * 2 * self.total
         return tuple(zip(counts[::2], counts[1::2], strict=True))
 
+    def means(self) -> tuple[tuple[tuple[float, float], ...], Probes]:
+        """Mean gate of attention and MLP per layer (empty without gates), and mean of each signal per probed layer."""
+        rows = [token.gates for token in self.tokens if token.gates]
+        gates = [sum(column) / len(column) for column in zip(*rows, strict=True)]
+        seen: dict[int, dict[str, list[float]]] = {}
+        for token in self.tokens:
+            for layer, values in token.signals.items():
+                for name, value in _finite(values).items():
+                    seen.setdefault(layer, {}).setdefault(name, []).append(value)
+        signals = {layer: {n: sum(v) / len(v) for n, v in names.items()} for layer, names in seen.items()}
+        return tuple(zip(gates[::2], gates[1::2], strict=True)), signals
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, a column per quantity; values to 4 digits, those that are no numbers left out."""
         patterns = list(dict.fromkeys(token.branches for token in self.tokens))

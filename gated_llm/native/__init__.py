@@ -4,7 +4,7 @@ Without a compiler `available()` is False and the torch path serves. Knows no te
 """
 
 from .build import available
-from .decoder import NativeDecoder, Run, supports
+from .decoder import NativeDecoder, Run, Watch, supports
 from .store import NativeKV
 
-__all__ = ["NativeDecoder", "NativeKV", "Run", "available", "supports"]
+__all__ = ["NativeDecoder", "NativeKV", "Run", "Watch", "available", "supports"]

@@ -38,6 +38,7 @@ class Batch(Structure):
         ("kv", POINTER(Kv)), ("run", c_void_p), ("alpha", c_void_p), ("counts", c_void_p),
         ("logit_rows", c_void_p), ("wanted", c_int32), ("logits", c_void_p),
         ("first", c_int32), ("last", c_int32), ("states", c_void_p),
+        ("watched", c_int32), ("gaps", c_void_p), ("middle", c_void_p),
     ]  # fmt: skip
 
 

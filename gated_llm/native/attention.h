@@ -71,9 +71,9 @@ template <class Store> static inline void widen(const Store *from, int n, float 
     }
 }
 
-// In place: scores become weights; returns their sum.
-static inline float soften(float *s, int first, Span span, int stop) {
-    F peak = splat(-INFINITY), total{};
+// In place: scores become weights; returns their sum. `gap`, unless null: KL(weights || uniform) in nats.
+static inline float soften(float *s, int first, Span span, int stop, float *gap) {
+    F peak = splat(-INFINITY), total{}, moment{};
     for (int t = first; t < stop; t += W, s += W) {
         F v = load(s);
         if (t < span.from || t + W > span.to)
@@ -85,17 +85,20 @@ static inline float soften(float *s, int first, Span span, int stop) {
     const float highest = top(peak);
     s -= stop - first;
     for (int t = first; t < stop; t += W, s += W) {
-        F p = vexp(load(s) - highest);
+        F v = load(s) - highest, p = vexp(v);
         store(s, p);
         total += p;
+        if (gap) moment = fma(p, vmax(v, splat(-1e4f)), moment);  // p is 0 there, and 0 * -inf would be none
     }
-    return sum(total);
+    const float all = sum(total);
+    if (gap) *gap = std::max(0.0f, sum(moment) / all - std::log(all) + std::log(float(span.to - span.from)));
+    return all;
 }
 
-// q[i], out[i]: [dim] of query i, already scaled; spans[i]: what it sees.
+// q[i], out[i]: [dim] of query i, already scaled; spans[i]: what it sees; gaps[i], unless null: how far from uniform.
 template <class Store>
 static void attend(const float *const *q, float *const *out, const Span *spans, int queries, const Store *keys,
-                   const Store *values, int dim, AttentionScratch &s) {
+                   const Store *values, int dim, AttentionScratch &s, float *const *gaps) {
     int from = spans[0].from, to = spans[0].to;
     for (int i = 1; i < queries; i++) from = std::min(from, spans[i].from), to = std::max(to, spans[i].to);
     const int first = from / BLOCK * BLOCK, stop = (to + BLOCK - 1) / BLOCK * BLOCK, width = stop - first;
@@ -111,7 +114,7 @@ static void attend(const float *const *q, float *const *out, const Span *spans, 
         });
     }
     for (int i = 0; i < queries; i++) {
-        s.sums[i] = soften(scores + size_t(i) * width, first, spans[i], stop);
+        s.sums[i] = soften(scores + size_t(i) * width, first, spans[i], stop, gaps ? gaps[i] : nullptr);
         std::fill(out[i], out[i] + dim, 0.0f);
     }
     for (int t = first; t < to; t += BLOCK) {

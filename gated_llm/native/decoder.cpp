@@ -36,6 +36,9 @@ struct Batch {
     float *logits;                     // [wanted, vocab]
     int32_t first, last;               // layers to run: from `first` up to before `last`
     float *states;                     // [rows, hidden] or null: residual stream, read where first > 0, left after the last
+    int32_t watched;                   // a layer that leaves the two below, or -1; what a row skips there stays as it was
+    float *gaps;                       // [rows, heads]: KL(attention row || uniform)
+    float *middle;                     // [rows, hidden]: residual stream between attention and MLP
 };
 }
 
@@ -252,7 +255,7 @@ template <class Store> class Forward {
         const Kv &kv = b.kv[b.sequence[s.attend[start]]];
         if (s.block.size() < size_t(queries) * dim) s.block.resize(size_t(queries) * dim);
         std::vector<const float *> q(queries);
-        std::vector<float *> out(queries);
+        std::vector<float *> out(queries), gaps(layer == b.watched ? queries : 0);
         std::vector<Span> spans(queries);
         for (int i = 0; i < queries; i++) {
             const int row = s.attend[start + i / share];
@@ -264,9 +267,10 @@ template <class Store> class Forward {
             q[i] = &model.query[(size_t(row) * c.heads + head * share + i % share) * dim];
             out[i] = &s.block[size_t(i) * dim];
             spans[i] = span;
+            if (!gaps.empty()) gaps[i] = b.gaps + size_t(row) * c.heads + head * share + i % share;
         }
         attend(q.data(), out.data(), spans.data(), queries, keys(kv, layer, head), values(kv, layer, head), dim,
-               s.attention);
+               s.attention, gaps.empty() ? nullptr : gaps.data());
         for (int i = 0; i < queries; i++)
             quantise(out[i], model.mixed.row(s.attend[start + i / share]), model.mixed.groups,
                      (head * share + i % share) * (dim / GROUP), dim / GROUP);
@@ -321,7 +325,11 @@ template <class Store> class Forward {
             b.counts[layer * 2 + 1] += int64_t(s.mlp.size());
         }
         if (s.mlp.empty()) return;
-        pool.stage(id, stage, int(s.mlp.size()), [&](int i) { norm_row(s.mlp[i], s, l.vec(MLP_NORM)); });
+        pool.stage(id, stage, int(s.mlp.size()), [&](int i) {
+            const size_t at = size_t(s.mlp[i]) * c.hidden;
+            if (layer == b.watched) std::copy(hidden + at, hidden + at + c.hidden, b.middle + at);
+            norm_row(s.mlp[i], s, l.vec(MLP_NORM));
+        });
         pool.stage(id, stage, c.ffn / GROUP, [&](int u) { gate_up(u, s, layer); });
         pool.stage(id, stage, c.hidden / GROUP, [&](int u) { add_back(u, s, layer, 1); });
     }

@@ -7,6 +7,8 @@ does not depend on the rows beside it nor on the number of threads (G8). Knows n
 import ctypes
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -22,6 +24,23 @@ from .store import KV_TYPES, KvType, NativeKV
 
 # A run mask: uint8 [layers, 2], attention and MLP; 0 skips, 1 runs, 2 (attention) only stores keys and values.
 Run = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What a pass leaves of one layer (G3): `gaps` [rows, heads], KL(attention row || uniform) in nats, and `middle`
+    [rows, hidden], the residual stream between attention and MLP. NaN where the row skipped that branch.
+    """
+
+    layer: int
+    gaps: NDArray[np.float32]
+    middle: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, config: DecoderConfig, rows: int, layer: int) -> Self:
+        """Room for one pass over `rows` rows."""
+        gaps, middle = (np.full((rows, n), np.nan, np.float32) for n in (config.heads, config.hidden))
+        return cls(layer=layer, gaps=gaps, middle=middle)
 
 
 def supports(config: DecoderConfig) -> bool:
@@ -93,6 +112,7 @@ class NativeDecoder:
         wanted: Sequence[int] | None = None,
         layers: tuple[int, int] | None = None,
         states: NDArray[np.float32] | None = None,
+        watch: Watch | None = None,
     ) -> Tensor:
         """fp32 logits [len(wanted), vocab] after one pass over all rows; `wanted` rows are all unless given.
 
@@ -100,7 +120,8 @@ class NativeDecoder:
         order. `run` [layers, 2] or [rows, layers, 2] and `alpha` (what branches' outputs are scaled by) of the same
         shape default to ones. `layers` (first, last) runs only those from first up to before last; a pass that ends
         early gives no logits. `states` [rows, hidden] is the residual stream: read where first > 0, and left as it is
-        after the last layer run. Raises ValueError for ids, positions, layers or states that do not fit.
+        after the last layer run. `watch` is filled in. Raises ValueError for ids, positions, layers, states or a watch
+        that do not fit.
         """
         rows, total = len(tokens), self.config.layers
         first, last = layers or (0, total)
@@ -110,6 +131,8 @@ class NativeDecoder:
             states.shape == (rows, self.config.hidden) and states.dtype == np.float32 and states.flags.c_contiguous
         ):
             raise ValueError(f"states: give contiguous fp32 [{rows}, {self.config.hidden}].")
+        if watch is not None and not (len(watch.gaps) == len(watch.middle) == rows and 0 <= watch.layer < total):
+            raise ValueError(f"watch: make it with Watch.of(config, {rows}, layer) and a layer below {total}.")
         ids, places = np.asarray(tokens, np.int32), np.asarray(positions, np.int32)
         order: dict[int, int] = {}
         owner = np.asarray([order.setdefault(id(kv), len(order)) for kv in kvs], np.int32)
@@ -131,6 +154,8 @@ class NativeDecoder:
             counts=self.branch_runs.ctypes.data,
             logit_rows=picked.ctypes.data, wanted=len(picked), logits=logits.data_ptr(),
             first=first, last=last, states=None if states is None else states.ctypes.data,
+            watched=-1 if watch is None else watch.layer, gaps=None if watch is None else watch.gaps.ctypes.data,
+            middle=None if watch is None else watch.middle.ctypes.data,
         )  # fmt: skip
         with self._lock:
             failure = self._lib.shoal_forward(self._open(), ctypes.byref(batch))

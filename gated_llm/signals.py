@@ -1,0 +1,93 @@
+"""Signals of how much depth a token still needs, usable without training (G3).
+
+From one watched block: *entropy*, a local PCA over the residual streams of the last tokens, those components that hold
+95% of the variance, H = -sum p ln p of their energy shares; *attention_kl*, the mean over heads of KL(attention row ||
+uniform); *residual*, the L2 distance between a block's input and the FFN's output before it, both of length one. From
+the token before: *confidence*, the probability of its likeliest successor. NaN is a signal that is not known, as of a
+branch that was skipped. Knows no model and no budget.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+NAMES = ("entropy", "attention_kl", "residual", "confidence")
+VARIANCE = 0.95
+WINDOW = 12  # tokens that the local PCA looks at
+States = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a pass left of the watched block for one token.
+
+    `state` [hidden]: the residual stream after the block; `middle` [hidden]: between its attention and its MLP; `gaps`
+    [heads]: KL(attention row || uniform) in nats.
+    """
+
+    state: States
+    middle: States
+    gaps: States
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """The signals that one token's depth is decided by."""
+
+    entropy: float = math.nan
+    attention_kl: float = math.nan
+    residual: float = math.nan
+    confidence: float = math.nan
+
+
+class Window:
+    """The last residual streams of one request, and their local PCA."""
+
+    def __init__(self, size: int = WINDOW) -> None:
+        self._size, self._made = size, 0
+        self._states: States | None = None
+
+    def push(self, state: States) -> float:
+        """Adds a token's state [hidden]; the entropy of the window with it, NaN before the third."""
+        if self._states is None:
+            self._states = np.empty((self._size, len(state)), np.float32)
+        self._states[self._made % self._size] = state
+        self._made += 1
+        return entropy(self._states[: self._made])
+
+
+def entropy(states: States) -> float:
+    """Semantic entropy in nats of `states` [n, hidden]; NaN for fewer than 3."""
+    if len(states) < 3:
+        return math.nan
+    gram = states @ states.T
+    gram -= gram.mean(0)
+    gram -= gram.mean(1, keepdims=True)
+    energy = np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0)
+    total = float(energy.sum())
+    if not 0 < total < math.inf:
+        return 0.0
+    kept = energy[: int(np.searchsorted(np.cumsum(energy), VARIANCE * total)) + 1]
+    shares = kept[kept > 0] / kept.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def residual(state: States, middle: States) -> float:
+    """Distance, 0 to 2, between the directions of a block's input and of the FFN's output before it."""
+    added = state - middle
+    lengths = float(np.linalg.norm(state)) * float(np.linalg.norm(added))
+    if not lengths > 0:
+        return math.nan
+    return math.sqrt(max(0.0, 2.0 - 2.0 * float(state @ added) / lengths))
+
+
+def read(reading: Reading, window: Window, confidence: float) -> Signals:
+    """All four signals of a token; `confidence` is the one of the token before."""
+    return Signals(
+        entropy=window.push(reading.state),
+        attention_kl=float(reading.gaps.mean()),
+        residual=residual(reading.state, reading.middle),
+        confidence=confidence,
+    )

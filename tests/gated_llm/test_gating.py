@@ -1,0 +1,162 @@
+"""Choosers under any signals, plans and budgets: no token above the budget, the last layers run, seeds fix all."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.gated_llm import GatedError, Plan
+from shoal.gated_llm.gating import POLICIES, PREDICTED, WHOLE, Gating, Level, Policy, Predictor, Rule, new_gating
+from shoal.gated_llm.policy import SAFE_LAYERS, Branch, Budget, resolve_budget
+from shoal.gated_llm.signals import NAMES, Reading
+from shoal.gated_llm.trace import BEFORE, Reason, TokenTrace
+
+from .test_policy import TOTAL, plans, ran
+
+HIDDEN, HEADS = 8, 3
+UPPER = st.floats(-1, 5)
+
+
+@st.composite
+def rules(draw: st.DrawFn, policy: Policy) -> Rule:
+    probe = draw(st.integers(1, TOTAL - SAFE_LAYERS - 1) | st.none()) if policy != "random" else None
+    branches: list[Branch] = [
+        (kind, i)  # type: ignore[misc]
+        for i in range(probe or 0, TOTAL - SAFE_LAYERS)
+        for kind in ("attention", "mlp")
+    ]
+    order = draw(st.permutations(branches))
+    sizes = sorted(draw(st.sets(st.integers(1, len(order)), min_size=1, max_size=3)))
+    predictor = None
+    names = ["confidence"] if probe is None else list(NAMES)
+    if policy == "hybrid":
+        weights = {name: draw(st.floats(-1, 1)) for name in NAMES}
+        predictor = Predictor(
+            bias=draw(UPPER), weights=weights, usual=dict.fromkeys(NAMES, 0.5), readout=(0.1,) * HIDDEN
+        )
+        names = [*names, PREDICTED]
+    levels = tuple(
+        Level(drops=tuple(order[:size]), bounds={name: draw(UPPER) for name in draw(st.sets(st.sampled_from(names)))})
+        for size in sizes
+    )
+    rates = tuple(draw(st.floats(0, 1)) / len(levels) for _ in levels)
+    return Rule(levels=levels, probe=probe, predictor=predictor, rates=rates)
+
+
+def budget_of(plan: Plan, asked: int) -> Budget:
+    return resolve_budget(max(asked, math.ceil(plan.min_depth - 1e-9)), plan, quality=0.003)
+
+
+def drive(gating: Gating, seed: int, tokens: int) -> list[np.ndarray]:
+    """The masks of some tokens under made-up signals, wild ones among them."""
+    random, masks = np.random.default_rng(seed), []
+    for _ in range(tokens):
+        mask = begun = gating.begin().copy()
+        if gating.probe is not None:
+            state, middle = random.normal(size=(2, HIDDEN)).astype(np.float32)
+            if random.random() < 0.1:
+                middle[:] = np.nan
+            reading = Reading(state=state, middle=middle, gaps=random.exponential(size=HEADS).astype(np.float32))
+            mask = gating.decide(reading).copy()
+            assert (mask[: gating.probe] == begun[: gating.probe]).all()
+        depth = gating.finish(random.random())
+        branches, probes = gating.explain()
+        token = TokenTrace(index=0, token="", depth=depth, branches=branches, signals=probes)
+        for layer in range(TOTAL):
+            assert token.decision(layer, "attention").ran == (mask[layer, 0] == 1)
+            assert token.decision(layer, "mlp").ran == (mask[layer, 1] == 1)
+        masks.append(mask)
+    return masks
+
+
+@given(
+    plan=plans(),
+    asked=st.integers(1, TOTAL),
+    policy=st.sampled_from(POLICIES),
+    seed=st.integers(0, 99),
+    store=st.booleans(),
+    data=st.data(),
+)
+def test_any_policy_keeps_the_budget(
+    plan: Plan, asked: int, policy: Policy, seed: int, store: bool, data: st.DataObject
+) -> None:
+    rule, budget = data.draw(rules(policy)), budget_of(plan, asked)
+
+    def made() -> Gating:
+        return new_gating(policy, plan, budget, rule=rule, seed=seed, store=store)
+
+    gating = made()
+    masks = drive(gating, seed, 12)
+    for index, mask in enumerate(masks):
+        depth = ran(plan, tuple((a == 1, m == 1) for a, m in mask.tolist()))
+        assert depth == pytest.approx(gating.depths[index], abs=1e-4)
+        assert depth <= (TOTAL if policy == "full" else budget.depth) + 1e-4
+        assert (mask[-SAFE_LAYERS:] == 1).all()
+        assert store or set(mask.ravel().tolist()) <= {0, 1}
+        if index < WHOLE or policy in ("full", "plan"):
+            assert depth == pytest.approx(TOTAL if policy == "full" else plan.depth_at(budget.dropped), abs=1e-4)
+    assert (sum((mask == 1).astype(int) for mask in masks) == gating.branch_runs).all()
+    again = drive(made(), seed, 12)
+    assert all((a == b).all() for a, b in zip(masks, again, strict=True))
+
+
+def rule_of(**bounds: float) -> Rule:
+    drops: tuple[Branch, ...] = (("attention", 20), ("mlp", 21))
+    levels = (Level(drops=drops[:1], bounds=bounds), Level(drops=drops, bounds={n: b / 2 for n, b in bounds.items()}))
+    return Rule(levels=levels, probe=10, rates=(0.3, 0.3))
+
+
+PLAN = Plan.from_order([("mlp", 4)], [0.1], total=TOTAL, attention_share=0.25, model_fingerprint="abc")
+FULL = resolve_budget(TOTAL, PLAN, quality=0.0)
+
+
+def test_random_keeps_its_rates_and_its_seed() -> None:
+    rule = Rule(levels=rule_of(confidence=1).levels, rates=(0.3, 0.2))
+    one, same, other = (new_gating("random", PLAN, FULL, rule=rule, seed=seed) for seed in (1, 1, 2))
+    for gating in (one, same, other):
+        drive(gating, 0, 3000)
+    assert one.depths == same.depths != other.depths
+    counts = np.unique(one.depths, return_counts=True)
+    assert dict(zip(*counts, strict=True)) == pytest.approx({29.0: 600, 29.75: 900, 30.0: 1500}, rel=0.15)
+
+
+def test_a_reason_names_the_signal_that_decided() -> None:
+    gating = new_gating("signals", PLAN, FULL, rule=rule_of(residual=9.0))
+    drive(gating, 0, WHOLE)
+    branches, _ = gating.explain()
+    whole = TokenTrace(index=0, token="", depth=30, branches=branches).decision(20, "attention")
+    assert (whole.ran, whole.reason) == (True, Reason.WHOLE)
+    drive(gating, 2, 1)
+    branches, probes = gating.explain()
+    token = TokenTrace(index=0, token="", depth=29, branches=branches, signals=probes)
+    skipped = token.decision(20, "attention")
+    assert (skipped.ran, skipped.reason) == (False, Reason.RESIDUAL)
+    assert token.decision(29, "mlp").reason is Reason.SAFETY
+    assert set(probes) == {BEFORE, 9}
+    assert gating.thresholds == {9: {"residual": 9.0}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"probe": 22}, "cannot leave out earlier"),
+        ({"probe": None}, "known before the pass"),
+        ({"levels": rule_of(residual=1).levels[::-1]}, "all that the level before"),
+        ({"levels": (Level(drops=(), bounds={PREDICTED: 1.0}),)}, "bounds predicted"),
+        ({"rates": (0.5,)}, "rates"),
+        ({"rates": (0.9, 0.9)}, "rates"),
+    ],
+)
+def test_rules_that_make_no_sense(changes: dict[str, Any], said: str) -> None:
+    good = rule_of(residual=1.0)
+    with pytest.raises(GatedError, match=said):
+        Rule(**{"levels": good.levels, "probe": good.probe, **changes})
+
+
+@pytest.mark.parametrize("policy", ["signals", "hybrid", "random", "gates?"])
+def test_policies_that_cannot_be(policy: Any) -> None:
+    with pytest.raises(GatedError, match=r"calibrate|give one of"):
+        new_gating(policy, PLAN, FULL)

@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .errors import InvalidRequest
 
+if TYPE_CHECKING:
+    from ..gated_llm.trace import DepthTrace
+
 TRACE_VERSION = 1
 ROLES = frozenset({"system", "user", "assistant"})
+TRACE_MODES = ("off", "light", "full")
 
 
 class Route(StrEnum):
@@ -78,7 +82,10 @@ class CacheControl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request, checked when made. `max_depth` None or "auto" leaves the budget to the router."""
+    """One request, checked when made. `max_depth` None or "auto" leaves the budget to the router.
+
+    `trace`: how much of it is kept, "off", "light" or "full" (G7); None leaves that to the setting.
+    """
 
     messages: tuple[Message, ...]
     tenant: str = "default"
@@ -90,6 +97,7 @@ class Request:
     stop: tuple[str, ...] | None = None
     seed: int | None = None
     cache: CacheControl = CacheControl()
+    trace: str | None = None
     request_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -103,6 +111,10 @@ class Request:
         _within("top_p", self.top_p, 0.0, 1.0)
         if self.stop is not None and any(not s for s in self.stop):
             raise InvalidRequest("stop strings must not be empty", "stop")
+        if self.trace is not None and self.trace not in TRACE_MODES:
+            raise InvalidRequest(
+                f"trace must be one of {', '.join(TRACE_MODES)}, not {str(self.trace)[:20]!r}", "trace"
+            )
 
     @classmethod
     def of(cls, prompt: "Prompt | Request", **fields: Any) -> Self:
@@ -202,13 +214,17 @@ class Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Text with the trace that explains it. `finish_reason` is "stop", "length" or "cancelled"."""
+    """Text with the trace that explains it. `finish_reason` is "stop", "length" or "cancelled".
+
+    `tokens`: every token's decisions, for a request with `trace="full"` that the local model answered.
+    """
 
     text: str
     trace: Trace
     finish_reason: str = "stop"
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    tokens: "DepthTrace | None" = None
 
     @property
     def route(self) -> Route:

@@ -18,7 +18,9 @@ from .errors import NoModel, RouterError
 from .faq import Faq
 from .features import Embed
 from .journal import Journal
+from .probe import STEP, take_probes
 from .threads import iterate
+from .traces.recorder import Recorder, Watch
 
 if TYPE_CHECKING:
     from ..rag import KnowledgeBase
@@ -43,6 +45,7 @@ class _Asked:
     decision: Decision
     journal: Journal
     sampling: dict[str, Any]
+    watch: Watch | None
 
     def anchored(self, text: str) -> str:
         """The question with the profile's answer form under it, where it has one."""
@@ -66,6 +69,7 @@ class CognitiveRouter:
 
     Without `llm` the default model is loaded when a request first needs it; `router_only` means that there is none.
     Without `cache` one in memory is used. `remote` is a model that takes the `deep` route in place of `llm` (G19).
+    `recorder` keeps traces (G7); `layer_probe` answers `<LAYER_TEST:17>` in prompts (G12).
     """
 
     def __init__(
@@ -80,6 +84,8 @@ class CognitiveRouter:
         router_only: bool = False,
         load: Callable[[], Deep] | None = None,
         decider: Decider | None = None,
+        recorder: Recorder | None = None,
+        layer_probe: bool = False,
     ) -> None:
         from ..rag.embed import default_embedder
 
@@ -89,6 +95,7 @@ class CognitiveRouter:
         self._llm, self._load, self._loading = llm, load or _default_model, threading.Lock()
         self._guards = Guards()
         self._decider = decider or Decider(self.embed)
+        self.recorder, self._layer_probe = recorder or Recorder(), layer_probe
         self.cache = cache if cache is not None else DepthCache(embed=self.embed, total=self.total)
         self._answered: OrderedDict[str, tuple[str, str]] = OrderedDict()  # answer id -> tenant, cache entry id
         self._lock = threading.Lock()
@@ -169,8 +176,8 @@ class CognitiveRouter:
         return True
 
     def close(self) -> None:
-        """Let go of the cache, the knowledge base and the models."""
-        for part in (self.cache, self.kb, self._llm, self.remote):
+        """Let go of the cache, the knowledge base, the models and the traces."""
+        for part in (self.cache, self.kb, self._llm, self.remote, self.recorder.store):
             if part is not None:
                 part.close()
 
@@ -178,13 +185,24 @@ class CognitiveRouter:
 
     def _run(self, request: Request, cancel: threading.Event, *, live: bool) -> Iterator[Piece]:
         journal = Journal(request.request_id)
+        if self._layer_probe:
+            request, layers = take_probes(request, self.total)
+            if layers:
+                with journal.step(STEP) as step:
+                    step["layers"] = list(layers)
+        for piece in self._steps(request, journal, cancel, live=live):
+            if piece.answer is not None:
+                self.recorder.keep(request, piece.answer)
+            yield piece
+
+    def _steps(self, request: Request, journal: Journal, cancel: threading.Event, *, live: bool) -> Iterator[Piece]:
         with journal.step("decide") as step:
             reading = self._decider.read(request)
             decision = self._decider.decide(request, reading, self.llm)
             step.update(decision.to_dict())
         asked = _Asked(
             request=request, reading=reading, decision=decision, journal=journal,
-            sampling=sampling(request, reading.profile),
+            sampling=sampling(request, reading.profile), watch=self.recorder.watch(request),
         )  # fmt: skip
         found = self._from_faq(asked) or self._from_cache(asked) or self._from_kb(asked)
         if found is not None:
@@ -290,6 +308,7 @@ class CognitiveRouter:
             finish_reason=last.finish_reason or "stop",
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
+            tokens=asked.watch.tokens(model) if asked.watch else None,
         )
         yield Piece(text="" if live else text, depth=float(depth["max"]), answer=answer)
 
@@ -336,7 +355,8 @@ class CognitiveRouter:
     def _stream(
         self, asked: _Asked, model: Deep, prompt: Turns, budget: float, cancel: threading.Event
     ) -> Iterator[Chunk]:
-        return model.stream(prompt, max_depth=as_max_depth(budget, model), cancel=cancel, **seeded(asked.sampling))
+        chunks = model.stream(prompt, max_depth=as_max_depth(budget, model), cancel=cancel, **seeded(asked.sampling))
+        return asked.watch.through(chunks) if asked.watch else chunks
 
     def _deeper(self, asked: _Asked, model: Deep, budget: float, last: Chunk) -> float | None:
         """The budget to try again with, when a shallow answer is unsure and the caller leaves the depth to us (R9)."""

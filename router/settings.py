@@ -5,7 +5,7 @@ The only reader of environment and configuration files; the rest of the package 
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import platformdirs
 from pydantic import Field, ValidationError
@@ -41,10 +41,16 @@ class Settings(BaseSettings):
     cold_log: bool = True
     cache_ttl_s: float = Field(default=24 * 3600.0, gt=0)
     cache_max_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
+    trace: Literal["off", "light", "full"] = "light"
+    trace_days: float = Field(default=7.0, gt=0)
+    trace_max_bytes: int = Field(default=64 * 1024 * 1024, gt=0)
+    trace_text: bool = False
+    layer_probe: bool = False
     profile: str = "balanced"
     profiles: dict[str, dict[str, Any]] = Field(default_factory=dict)
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
+    api_key: str | None = Field(default=None, repr=False)
 
     @property
     def kb_path(self) -> Path:
@@ -61,6 +67,10 @@ class Settings(BaseSettings):
     @property
     def key_path(self) -> Path:
         return self.home / "keys.json"
+
+    @property
+    def trace_path(self) -> Path:
+        return self.home / "traces.sqlite"
 
     @property
     def ledger_path(self) -> Path:

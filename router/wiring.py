@@ -13,6 +13,7 @@ from .faq import Faq
 from .pipeline import CognitiveRouter
 from .policy import profiles_of
 from .settings import Settings
+from .traces import Recorder, TraceStore
 
 if TYPE_CHECKING:
     from ..gated_llm import GatedLLM
@@ -59,7 +60,14 @@ def build_router(
         remote=remote,
         router_only=settings.router_only,
         decider=Decider(embed, profiles=profiles_of(settings.profiles)),
+        recorder=Recorder(open_traces(settings), mode=settings.trace, keep_text=settings.trace_text),
+        layer_probe=settings.layer_probe,
     )
+
+
+def open_traces(settings: Settings) -> TraceStore:
+    """The trace store; its file is opened, or made, when it is first used."""
+    return TraceStore(settings.trace_path, max_age_s=settings.trace_days * 86_400, max_bytes=settings.trace_max_bytes)
 
 
 def build_decider(settings: Settings) -> CognitiveRouter:

@@ -5,18 +5,20 @@ from typing import Any
 
 from ..decision import Answer, Piece
 from ..deep import layers_of
+from ..probe import probed
 
 FINISH = {"cancelled": "stop"}
 
 
 def headers(answer: Answer) -> dict[str, str]:
-    """`X-Compute-Depth: 24/30`, `X-Route`, `X-Cache` and the layer statistics in short (G6)."""
+    """`X-Compute-Depth: 24/30`, `X-Route`, `X-Cache`, the layer statistics in short (G6), and probed layers (G12)."""
     tier = answer.trace.tier
     return {
         "X-Compute-Depth": layers_of(answer.trace.depth),
         "X-Route": answer.route.value,
         "X-Cache": f"hit-{tier}" if tier else "miss",
         "X-Layer-Stats": layer_stats(answer),
+        **{f"X-Layer-{layer}-Status": status for layer, status in probed(answer.trace).items()},
     }
 
 

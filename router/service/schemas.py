@@ -1,4 +1,4 @@
-"""Request bodies as pydantic models: OpenAI's fields plus Shoal's own (`max_depth`, `profile`, `cache`).
+"""Request bodies as pydantic models: OpenAI's fields plus Shoal's own (`max_depth`, `profile`, `cache`, `trace`).
 
 Unknown fields are ignored as OpenAI does; a known field of the wrong type is refused by name. Fields that would change
 the answer and that Shoal does not do (tools, JSON mode, log-probabilities) are refused clearly, never ignored.
@@ -86,6 +86,7 @@ class Generation(Body):
     max_depth: int | Text | None = Field(default=None, description='layers, a share such as "60%", or "auto"')
     profile: Name | None = None
     cache: bool | CacheOptions | None = None
+    trace: Literal["off", "light", "full"] | None = Field(default=None, description="how much of it is kept (G7)")
 
     def limit(self) -> int | None:
         return self.max_tokens

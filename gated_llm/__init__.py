@@ -6,7 +6,7 @@ Knows nothing of routing, retrieval or caching. torch is imported when a model i
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import BudgetError, GatedError, LogitsError, PlanError, PromptError, SamplingError, WeightsError
+from .errors import BudgetError, Busy, GatedError, LogitsError, PlanError, PromptError, SamplingError, WeightsError
 from .policy import Budget, Plan
 from .report import Chunk, DepthReport, Generation, Usage
 
@@ -19,6 +19,7 @@ _ON_USE = {"GatedLLM": ".engine", "list_models": ".weights", "pull": ".weights"}
 __all__ = [
     "Budget",
     "BudgetError",
+    "Busy",
     "Chunk",
     "DepthReport",
     "GatedError",

@@ -29,5 +29,9 @@ class TraceError(GatedError):
     """A depth trace is damaged, of another form, or does not fit what it is said to be of."""
 
 
+class Busy(GatedError):
+    """The model has no room for another request now."""
+
+
 class LogitsError(GatedError):
     """The model gave logits that are not numbers: the checkpoint is broken."""

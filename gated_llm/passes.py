@@ -1,42 +1,147 @@
-"""Passes of one request over a model, by torch or by torch and the native kernel together (G4, G17).
+"""Passes over a model, by torch or by torch and the native kernel together (G4, G17).
 
-Long stretches of a prompt are bound by arithmetic: torch reads them in bf16. Single tokens and short stretches are
-bound by weight traffic: where there is a kernel it runs them, over the keys and values that torch left. Knows no text.
+A pass takes stretches of several requests at once. Long stretches of a prompt are bound by arithmetic: torch reads them
+in bf16, each by itself. Single tokens, drafts and short stretches are bound by weight traffic: where there is a kernel
+it runs all of them together, over the keys and values that torch left. Knows no text.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .config import DecoderConfig
+from .gating import Gating
 from .matrix import is_4bit
 from .model import Decoder, RunMask
-from .native import NativeDecoder, NativeKV, available, supports
+from .native import NativeDecoder, NativeKV, Watch, available, supports
+from .signals import Reading
 
 MANY = 96  # tokens from which torch reads faster than the kernel
+Run = NDArray[np.uint8]  # [layers, 2]: attention and MLP; 0 skips, 1 runs, 2 (attention) only stores keys and values
 
 
-class Passes(Protocol):
-    """One request's keys and values. Called with tokens in order, gives fp32 logits [vocab] after the last of them."""
+class Store(Protocol):
+    """One request's keys and values, and how many tokens were passed."""
 
-    tokens: int  # passed so far
+    tokens: int
 
-    def __call__(self, ids: list[int], mask: RunMask | None, /) -> Tensor: ...
+    @property
+    def bytes_used(self) -> int: ...
+
+    @property
+    def bytes_held(self) -> int: ...
+
+    def rewind(self, tokens: int) -> None:
+        """Forgets the last pass but for its first `tokens` tokens."""
+        ...
+
+    def block(self, start: int, stop: int) -> Tensor | None:
+        """A copy of what layers hold of tokens start to stop, [layers, n, 2 * kv_heads, head_dim], where torch read
+        them in every layer; else None."""
+        ...
+
+    def preload(self, block: Tensor) -> None:
+        """Takes over a block of the prompt's beginning, right after those before it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Tokens of one request to pass in order. Logits are given after the last one, or after `every` one.
+
+    `run`: branches to run, None for all; or `gating` decides between two blocks of the pass, for one token.
+    """
+
+    store: Store
+    ids: Sequence[int]
+    run: Run | None = None
+    every: bool = False
+    gating: Gating | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """fp32 logits [1 or n, vocab] of a stretch, and its residual stream [n, hidden] where it is at hand."""
+
+    logits: Tensor
+    states: NDArray[np.float32] | None
 
 
 class Model(Protocol):
-    """What makes passes."""
+    """What makes passes; one thread may. `token_bytes`: of one token's keys and values in one layer."""
 
     config: DecoderConfig
+    token_bytes: int
 
-    def passes(self, capacity: Sequence[int]) -> Passes:
-        """Passes of a new request, with room for `capacity` tokens in each layer."""
+    def store(self, capacity: Sequence[int]) -> Store:
+        """An empty store with room for `capacity` tokens in each layer."""
+        ...
+
+    def run(self, stretches: Sequence[Stretch]) -> list[Passed]:
+        """One pass over stretches of different requests; each result is what it would be alone, to the bit."""
         ...
 
     def close(self) -> None: ...
+
+
+def _mask(run: Run | None) -> RunMask | None:
+    return None if run is None else [(attention == 1, bool(mlp)) for attention, mlp in run.tolist()]
+
+
+class TorchStore:
+    """Keys and values in torch's own layout."""
+
+    def __init__(self, decoder: Decoder, capacity: Sequence[int]) -> None:
+        self._decoder, self.cache, self.tokens = decoder, decoder.cache(capacity), 0
+        self._mark = self.cache.mark()
+        self._run: Run | None = None
+
+    @property
+    def bytes_used(self) -> int:
+        return self.cache.bytes_used
+
+    @property
+    def bytes_held(self) -> int:
+        return self.cache.bytes_held
+
+    @torch.inference_mode()
+    def read(self, ids: Sequence[int], run: Run | None, *, every: bool = False) -> Tensor:
+        """fp32 logits [1 or n, vocab] after the last or every token."""
+        self._mark, self._run = self.cache.mark(), run
+        hidden = self._forward(ids, run)
+        return self._decoder.logits(hidden[0] if every else hidden[0, -1:])
+
+    def rewind(self, tokens: int) -> None:
+        passed, lengths = self._mark
+        if self.tokens - passed != tokens:
+            kept = [n + tokens * (self._run is None or bool(self._run[i, 0])) for i, n in enumerate(lengths)]
+            self.cache.rewind((passed + tokens, tuple(kept)))
+            self.tokens = passed + tokens
+
+    def block(self, start: int, stop: int) -> Tensor | None:
+        if any(n < stop for n in self.cache.lengths):
+            return None
+        return torch.stack([self.cache.stored(i)[0, start:stop] for i in range(self._decoder.config.layers)])
+
+    def preload(self, block: Tensor) -> None:
+        self.cache.advance(self._places(block.shape[1]))
+        for layer, kv in enumerate(block):
+            self.cache.append(layer, kv[None])
+
+    def _forward(self, ids: Sequence[int], run: Run | None) -> Tensor:
+        places = self._places(len(ids))
+        keep = run is not None and bool((run[:, 0] == 2).any())
+        tokens = torch.tensor([list(ids)], device=self._decoder.device)
+        return self._decoder.forward(tokens, places, self.cache, _mask(run), keep_skipped=keep)
+
+    def _places(self, more: int) -> Tensor:
+        start, self.tokens = self.tokens, self.tokens + more
+        return torch.arange(start, start + more, device=self._decoder.device)[None]
 
 
 class TorchModel:
@@ -44,79 +149,78 @@ class TorchModel:
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder, self.config = decoder, decoder.config
+        self.token_bytes = 2 * self.config.kv_heads * self.config.head_dim * decoder.dtype.itemsize
 
-    def passes(self, capacity: Sequence[int]) -> "TorchPasses":
-        return TorchPasses(self.decoder, capacity)
+    def store(self, capacity: Sequence[int]) -> TorchStore:
+        return TorchStore(self.decoder, capacity)
+
+    def run(self, stretches: Sequence[Stretch]) -> list[Passed]:
+        return [Passed(logits=self._one(stretch), states=None) for stretch in stretches]
+
+    @staticmethod
+    def _one(stretch: Stretch) -> Tensor:
+        assert isinstance(stretch.store, TorchStore)
+        run = stretch.run if stretch.gating is None else stretch.gating.begin()
+        return stretch.store.read(stretch.ids, run, every=stretch.every)
 
     def close(self) -> None:
         """Nothing but memory is held."""
 
 
-class TorchPasses:
-    def __init__(self, decoder: Decoder, capacity: Sequence[int]) -> None:
-        self._decoder, self.cache, self.tokens = decoder, decoder.cache(capacity), 0
+class KernelStore:
+    """Keys and values in torch's layout while torch reads the prompt, then in the kernel's."""
 
-    @torch.inference_mode()
-    def __call__(self, ids: list[int], mask: RunMask | None, /) -> Tensor:
-        device = self._decoder.device
-        positions = torch.arange(self.tokens, self.tokens + len(ids), device=device)[None]
-        self.tokens += len(ids)
-        hidden = self._decoder.forward(torch.tensor([ids], device=device), positions, self.cache, mask)
-        return self._decoder.logits(hidden[0, -1:])[0]
-
-
-class KernelModel:
-    """Long stretches by torch, the rest by the kernel."""
-
-    def __init__(self, reader: Decoder, kernel: NativeDecoder) -> None:
-        self.reader, self.kernel, self.config = reader, kernel, reader.config
-
-    @classmethod
-    def load(cls, config: DecoderConfig, weights: Mapping[str, Tensor], *, bits: int | None = None) -> Self | None:
-        """The model where the kernel can run it here, else None. `bits` 4 or 8; None is 4 where that loses nothing."""
-        if not (supports(config) and available()):
-            return None
-        if bits is None:
-            bits = (
-                4
-                if all(
-                    is_4bit(weights[name]) for name in weights if "layers." in name and name.endswith("_proj.weight")
-                )
-                else 8
-            )
-        kernel = NativeDecoder(config, weights, bits=bits, threads=torch.get_num_threads(), kv="bf16")
-        return cls(Decoder(config, weights, dtype="bf16"), kernel)
-
-    def passes(self, capacity: Sequence[int]) -> "KernelPasses":
-        return KernelPasses(self.reader, self.kernel, capacity)
-
-    def close(self) -> None:
-        self.kernel.close()
-
-
-class KernelPasses:
-    def __init__(self, reader: Decoder, kernel: NativeDecoder, capacity: Sequence[int]) -> None:
+    def __init__(self, reader: Decoder | None, kernel: NativeDecoder, capacity: Sequence[int]) -> None:
         self._reader, self._kernel, self._capacity, self.tokens = reader, kernel, capacity, 0
-        self._long: TorchPasses | None = None
+        self._long: TorchStore | None = None
         self._kv: NativeKV | None = None
-        self._masks: dict[int, tuple[RunMask, np.ndarray]] = {}
+        self._before: tuple[int, NDArray[np.int32]] = (0, np.zeros(kernel.config.layers, np.int32))
 
-    def __call__(self, ids: list[int], mask: RunMask | None, /) -> Tensor:
-        if self._kv is None and len(ids) >= MANY:
-            self._long = self._long or TorchPasses(self._reader, self._capacity)
-            self.tokens += len(ids)
-            return self._long(ids, mask)
-        kv = self._kv = self._kv or self._moved()
-        places = range(self.tokens, self.tokens + len(ids))
+    @property
+    def bytes_used(self) -> int:
+        held = self._kv or self._long
+        return held.bytes_used if held else 0
+
+    @property
+    def bytes_held(self) -> int:
+        held = self._kv or self._long
+        return held.bytes_held if held else 0
+
+    def is_long(self, ids: Sequence[int]) -> bool:
+        """Whether torch should read these tokens next."""
+        return self._reader is not None and self._kv is None and len(ids) >= MANY
+
+    def read(self, ids: Sequence[int], run: Run | None, *, every: bool = False) -> Tensor:
+        """A long stretch, by torch."""
+        logits = self._torch().read(ids, run, every=every)
         self.tokens += len(ids)
-        return self._kernel.forward(ids, [kv] * len(ids), list(places), self._array(mask), wanted=[len(ids) - 1])[0]
+        return logits
 
-    def _array(self, mask: RunMask | None) -> np.ndarray | None:
-        if mask is None:
-            return None
-        if id(mask) not in self._masks:
-            self._masks[id(mask)] = mask, np.array(mask, np.uint8)  # the mask is kept, so that its id stays its own
-        return self._masks[id(mask)][1]
+    def kv(self) -> NativeKV:
+        """The kernel's store, about to grow; from the first call on torch reads no more."""
+        kv = self._kv = self._kv or self._moved()
+        self._before = self.tokens, kv.lengths.copy()
+        return kv
+
+    def rewind(self, tokens: int) -> None:
+        before, lengths = self._before
+        passed = self.tokens - before
+        if self._kv is not None and tokens < passed:
+            grown = (self._kv.lengths - lengths) // passed  # 0 or 1 for each token, as one mask holds for all
+            self._kv.truncate((lengths + grown * tokens).astype(np.int32))
+            self.tokens = before + tokens
+
+    def block(self, start: int, stop: int) -> Tensor | None:
+        return None if self._long is None else self._long.block(start, stop)
+
+    def preload(self, block: Tensor) -> None:
+        self._torch().preload(block)
+        self.tokens += block.shape[1]
+
+    def _torch(self) -> TorchStore:
+        assert self._reader is not None
+        self._long = self._long or TorchStore(self._reader, self._capacity)
+        return self._long
 
     @torch.inference_mode()
     def _moved(self) -> NativeKV:
@@ -129,3 +233,110 @@ class KernelPasses:
                     kv.append(layer, cache.stored(layer)[0], cache.positions(layer)[0].tolist())
             self._long = None
         return kv
+
+
+class KernelModel:
+    """Long stretches by torch, the rest by the kernel. Without a `reader` the kernel reads everything."""
+
+    def __init__(self, reader: Decoder | None, kernel: NativeDecoder) -> None:
+        self.reader, self.kernel, self.config = reader, kernel, kernel.config
+        self.token_bytes = kernel.new_kv(0).bytes_per_token
+
+    @classmethod
+    def load(
+        cls, config: DecoderConfig, weights: Mapping[str, Tensor], *, bits: int | None = None, reader: bool = True
+    ) -> Self | None:
+        """The model where the kernel can run it here, else None. `bits` 4 or 8; None is 4 where that loses nothing."""
+        if not (supports(config) and available()):
+            return None
+        if bits is None:
+            inner = [name for name in weights if "layers." in name and name.endswith("_proj.weight")]
+            bits = 4 if all(is_4bit(weights[name]) for name in inner) else 8
+        kernel = NativeDecoder(config, weights, bits=bits, threads=torch.get_num_threads(), kv="bf16")
+        return cls(Decoder(config, weights, dtype="bf16") if reader else None, kernel)
+
+    def store(self, capacity: Sequence[int]) -> KernelStore:
+        return KernelStore(self.reader, self.kernel, capacity)
+
+    def run(self, stretches: Sequence[Stretch]) -> list[Passed]:
+        passed: list[Passed | None] = [None] * len(stretches)
+        short = []
+        for i, stretch in enumerate(stretches):
+            assert isinstance(stretch.store, KernelStore)
+            if stretch.store.is_long(stretch.ids):
+                logits = stretch.store.read(stretch.ids, stretch.run, every=stretch.every)
+                passed[i] = Passed(logits=logits, states=None)
+            else:
+                short.append(i)
+        for i, result in zip(short, self._together([stretches[i] for i in short]) if short else (), strict=True):
+            passed[i] = result
+        return [result for result in passed if result is not None]
+
+    def _together(self, stretches: Sequence[Stretch]) -> list[Passed]:
+        """One pass of the kernel over all rows of the stretches."""
+        rows = _Rows(self.config.layers)
+        for stretch in stretches:
+            assert isinstance(stretch.store, KernelStore)
+            rows.add(stretch, stretch.store)
+        states = np.empty((len(rows.ids), self.config.hidden), np.float32)
+        probes = {stretch.gating.probe for stretch in stretches if stretch.gating is not None}
+        first = 0
+        for probe in sorted(probe for probe in probes if probe is not None):
+            watch = Watch.of(self.config, len(rows.ids), probe - 1)
+            self.kernel.forward(
+                rows.ids, rows.kvs, rows.places, rows.run, layers=(first, probe), states=states, watch=watch
+            )
+            rows.decide(probe, states, watch)
+            first = probe
+        last = self.config.layers
+        logits = self.kernel.forward(
+            rows.ids, rows.kvs, rows.places, rows.run, wanted=rows.wanted, layers=(first, last), states=states
+        )
+        passed, at = [], 0
+        for stretch, (start, stop) in zip(stretches, rows.spans, strict=True):
+            stretch.store.tokens += stop - start
+            n = stop - start if stretch.every else 1
+            passed.append(Passed(logits=logits[at : at + n], states=states[start:stop]))
+            at += n
+        return passed
+
+    def close(self) -> None:
+        self.kernel.close()
+
+
+class _Rows:
+    """The rows of one kernel pass, stretch after stretch."""
+
+    def __init__(self, layers: int) -> None:
+        self.ids: list[int] = []
+        self.kvs: list[NativeKV] = []
+        self.places: list[int] = []
+        self.wanted: list[int] = []
+        self.spans: list[tuple[int, int]] = []
+        self.run: Run | None = None
+        self._masks: list[Run] = []
+        self._gated: list[tuple[int, Gating]] = []
+        self._all = np.ones((layers, 2), np.uint8)
+
+    def add(self, stretch: Stretch, store: KernelStore) -> None:
+        start, n, kv = len(self.ids), len(stretch.ids), store.kv()
+        self.ids += stretch.ids
+        self.kvs += [kv] * n
+        self.places += range(store.tokens, store.tokens + n)
+        self.wanted += range(start, start + n) if stretch.every else [start + n - 1]
+        self.spans.append((start, start + n))
+        run = self._all if stretch.run is None else stretch.run
+        if stretch.gating is not None:
+            run = stretch.gating.begin()
+            if stretch.gating.probe is not None:
+                self._gated.append((start, stretch.gating))
+        self._masks += [run] * n
+        self.run = None if all(mask is self._all for mask in self._masks) else np.stack(self._masks)
+
+    def decide(self, probe: int, states: NDArray[np.float32], watch: Watch) -> None:
+        """Lets every request that decides after `probe` blocks choose the rest of its mask."""
+        assert self.run is not None
+        for row, gating in self._gated:
+            if gating.probe == probe:
+                reading = Reading(state=states[row], middle=watch.middle[row], gaps=watch.gaps[row])
+                self.run[row, probe:] = gating.decide(reading)[probe:]

@@ -58,11 +58,16 @@ class DepthReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens read and made, and the sum of their depths: what is billed."""
+    """Tokens read and made, and the sum of their depths: what is billed.
+
+    `drafted` and `accepted`: tokens that a draft proposed, and those of them that the model itself chose.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     layer_tokens: float
+    drafted: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

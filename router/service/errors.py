@@ -86,7 +86,7 @@ def api_error(error: BaseException) -> ApiError:
 def _from_engine(error: BaseException) -> ApiError | None:
     """Errors the leaves raise on purpose: a wrong budget or too long a prompt is the caller's, the rest is ours."""
     from ...cache.errors import CacheError
-    from ...gated_llm.errors import BudgetError, GatedError, PromptError, SamplingError
+    from ...gated_llm.errors import BudgetError, Busy, GatedError, PromptError, SamplingError
     from ...rag.errors import DocumentError, RagError
 
     match error:
@@ -96,6 +96,8 @@ def _from_engine(error: BaseException) -> ApiError | None:
             return ApiError(400, str(error), code="invalid_prompt", param="messages")
         case SamplingError() | DocumentError():
             return ApiError(400, str(error))
+        case Busy():
+            return ApiError(503, str(error), code="model_busy", retry_after=1)
         case GatedError() | RagError() | CacheError() | RouterError():
             log.error("%s while answering", type(error).__name__)
             return ApiError(503, "A part of the service failed. Try again; the log names it.", code="part_failed")

@@ -110,8 +110,8 @@ def _map(trace: DepthTrace) -> str:
     key = " ".join(f'<span><i class="{kind}"></i>{text}</span>' for kind, text in _KEY.items())
     return (
         "<h2>Every token, layer by layer</h2><p>One row per token, one column per layer; the upper half of a cell is "
-        f'attention, the lower half the MLP. <span class="screen">Point at or tap a cell for the reason.</span></p><p class="key">{key}</p>'
-        f'<div class="wide">{tables}</div>'
+        'attention, the lower half the MLP. <span class="screen">Point at or tap a cell for the reason.</span></p>'
+        f'<p class="key">{key}</p><div class="wide">{tables}</div>'
     )
 
 

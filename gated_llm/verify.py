@@ -82,23 +82,18 @@ def _run(llm: "GatedLLM", prompt: str, budget: int | str, tokens: int) -> tuple[
 
 def _measured(llm: "GatedLLM", answer: Generation, calls: Calls, ms: float) -> Measured:
     mask = np.array(llm.plan.mask(llm.plan.point_for(answer.depth.budget)))
+    model = llm._model
+    assert model is not None
     return Measured(
         budget=answer.depth.budget,
         total=answer.depth.total,
         depth=answer.depth.mean,
         tokens=answer.usage.completion_tokens - 1,
         calls=tuple((int(attention), int(mlp)) for attention, mlp in calls),
-        counted_by="kernel" if hasattr(llm._model, "kernel") else "report",
+        counted_by="kernel" if hasattr(model, "kernel") else "report",
         dropped=int((~mask).sum()),
         dropped_calls=int(calls[~mask].sum()),
         ms_per_token=ms,
-        kv_bytes=int(calls[:, 0].sum()) * _kv_bytes(llm),
+        kv_bytes=int(calls[:, 0].sum()) * model.token_bytes,
         text=answer.text,
     )
-
-
-def _kv_bytes(llm: "GatedLLM") -> int:
-    """Bytes of keys and values that one token takes in one layer."""
-    model: Any = llm._model
-    decoder = getattr(model, "reader", None) or model.decoder
-    return 2 * int(model.config.kv_heads * model.config.head_dim) * int(decoder.dtype.itemsize)

@@ -4,6 +4,9 @@ Puts prompt, plan, passes and sampler together; requests run side by side in one
 is loaded. Knows no routing, retrieval or HTTP.
 """
 
+import ctypes
+import gc
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -102,8 +105,10 @@ class GatedLLM:
         config = DecoderConfig.from_folder(folder)
         weights = read_tensors(folder)
         model_fingerprint = fingerprint(weights)
-        return cls(
-            _place(config, weights, dtype, reader=not edge),
+        model = _place(config, weights, dtype, reader=not edge)
+        del weights
+        llm = cls(
+            model,
             ChatTokenizer(folder),
             find_plan(folder, config, model_fingerprint),
             name=folder.name,
@@ -112,6 +117,8 @@ class GatedLLM:
             kv_bytes=kv_bytes,
             prefix_bytes=0 if edge else _PREFIX_BYTES,
         )
+        _give_back()
+        return llm
 
     def resolve_budget(self, max_depth: object = "auto") -> Budget:
         """The budget that `max_depth` (int layers, "60%", "auto") means on this model. Raises BudgetError."""
@@ -149,6 +156,7 @@ class GatedLLM:
         cancel: Cancel | None = None,
         raw: bool = False,
         adapter: str | None = None,
+        drafts: bool = True,
         store_skipped: bool = False,
         partition: str = "",
     ) -> Iterator[Chunk]:
@@ -156,10 +164,10 @@ class GatedLLM:
 
         `prompt`: messages, or a string that is one user turn (with `raw`, text to continue). Every generated token is
         chosen by a pass within `max_depth`; the prompt before it is read at full depth unless `gate_prefill`.
-        `store_skipped`: a skipped attention branch still stores its keys and values. `partition`: whose prompt it is;
-        only prompts of one partition share what was read of a common beginning. Settings are checked before the first
-        chunk is asked for. Raises PromptError, BudgetError, SamplingError, and LogitsError
-        from a damaged checkpoint.
+        `drafts`: guess tokens ahead and verify them, which changes the time and nothing else (G16). `store_skipped`:
+        a skipped attention branch still stores its keys and values. `partition`: whose prompt it is; only prompts of
+        one partition share what was read of a common beginning. Settings are checked before the first chunk is asked
+        for. Raises PromptError, BudgetError, SamplingError, and LogitsError from a damaged checkpoint.
         """
         if adapter is not None:
             raise GatedError(f"{self.name} has no adapter {adapter[:40]!r}; adapter=None is the bare model.")
@@ -223,6 +231,14 @@ class GatedLLM:
             report = work.gating
             self._health.add(request.made, tuple(map(tuple, report.branch_runs.tolist())))
 
+    def set_threads(self, threads: int) -> None:
+        """CPU threads of the whole process, from the next pass on; answers stay the same to the bit in the kernel."""
+        import torch
+
+        torch.set_num_threads(threads)
+        if self._model is not None:
+            self._model.set_threads(threads)
+
     def get_layer_health(self) -> dict[str, Any]:
         """Per layer, how often it and each of its branches ran over the last requests, 0 to 1."""
         return self._health.report()
@@ -259,6 +275,14 @@ def _place(config: DecoderConfig, weights: "dict[str, Tensor]", dtype: str, *, r
     chosen = ("bf16" if cuda else "exact") if dtype == "auto" else dtype
     device = "cuda" if cuda and chosen in ("bf16", "fp32") else "cpu"
     return TorchModel(Decoder(config, weights, dtype=chosen, device=device))
+
+
+def _give_back() -> None:
+    """Hands what loading needed back to the system, where the C library can."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def find_plan(folder: Path, config: DecoderConfig, model_fingerprint: str) -> Plan:

@@ -86,6 +86,8 @@ class Model(Protocol):
         """One pass over stretches of different requests; each result is what it would be alone, to the bit."""
         ...
 
+    def set_threads(self, threads: int) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -162,6 +164,9 @@ class TorchModel:
         assert isinstance(stretch.store, TorchStore)
         run = stretch.run if stretch.gating is None else stretch.gating.begin()
         return stretch.store.read(stretch.ids, run, every=stretch.every)
+
+    def set_threads(self, threads: int) -> None:
+        """torch's own setting is all there is."""
 
     def close(self) -> None:
         """Nothing but memory is held."""
@@ -299,6 +304,9 @@ class KernelModel:
             passed.append(Passed(logits=logits[at : at + n], states=states[start:stop]))
             at += n
         return passed
+
+    def set_threads(self, threads: int) -> None:
+        self.kernel.set_threads(threads)
 
     def close(self) -> None:
         self.kernel.close()

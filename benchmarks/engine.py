@@ -122,9 +122,8 @@ def first_token(racers: Racers, count: int) -> list[dict[str, Any]]:
     rows = []
     for threads in (1, 2):
         for tokens in PROMPTS:
-            took = rounds(
-                racers.turns(tokens, 1, threads), max(2, 1024 * count // tokens // 8) if tokens > 32 else count
-            )
+            few = max(2, 128 * count // tokens)  # llama.cpp reads 2048 tokens in half a minute
+            took = rounds(racers.turns(tokens, 1, threads), min(count, few))
             row: dict[str, Any] = {"threads": threads, "prompt": tokens}
             row |= {f"{name}, ms": round(1000 * min(seconds)) for name, seconds in took.items()}
             row |= {f"times {name}": ratio(seconds, took["shoal"]) for name, seconds in took.items() if name != "shoal"}
@@ -222,10 +221,10 @@ def main() -> None:
         "engine",
         "The engine beside transformers and llama.cpp",
         {
-            "note": f"{DEFAULT_MODEL}, as people call it: `GatedLLM.generate`, `transformers.generate`, llama-cpp-python's "
-            f"`eval` and `sample` on the same GGUF (Q4_1). Greedy, {NEW} tokens after a prompt of a chat. Speeds: best of "
-            f"{count} rounds; ratios: median and quartiles over rounds. Drafts are off. Memory: fresh processes; while "
-            "loading the whole checkpoint is unpacked once.",
+            "note": f"{DEFAULT_MODEL}, as people call it: `GatedLLM.generate`, `transformers.generate`, and `eval` "
+            f"and `sample` of llama-cpp-python on the same GGUF (Q4_1). Greedy, {NEW} tokens after a chat prompt. "
+            f"Speeds: best of {count} rounds; ratios: median and quartiles over rounds. Drafts are off. Memory: fresh "
+            "processes; while loading the whole checkpoint is unpacked once.",
             **result,
             "versions": {name: version(name) for name in ("torch", "transformers")} | {"llama-cpp-python": "0.3.36"},
         },

@@ -170,7 +170,7 @@ class DepthTrace:
             "depths": [token.depth for token in self.tokens],
             "patterns": patterns,
             "pattern": [number[token.branches] for token in self.tokens],
-            "gates": [[_digits(gate) for gate in token.gates] for token in self.tokens]
+            "gates": [[round(gate, 4) for gate in token.gates] for token in self.tokens]
             if any(token.gates for token in self.tokens)
             else [],
             "signals": {str(layer): _columns([t.signals.get(layer, {}) for t in self.tokens]) for layer in probed},

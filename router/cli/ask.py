@@ -50,6 +50,7 @@ def ask(
     max_tokens: Annotated[int | None, typer.Option(min=1)] = None,
     temperature: Annotated[float | None, typer.Option(min=0, max=2)] = None,
     seed: int | None = None,
+    trace: Annotated[str | None, typer.Option(help='What is kept: "off", "light", "full"; see `shoal trace`.')] = None,
     router_only: Annotated[bool | None, typer.Option("--router-only", help="No language model.")] = None,
     json: Json = False,
 ) -> None:
@@ -62,6 +63,7 @@ def ask(
         "max_tokens": max_tokens,
         "temperature": temperature,
         "seed": seed,
+        "trace": trace,
     }
     try:
         question = sys.stdin.read() if text == "-" else text

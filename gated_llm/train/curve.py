@@ -1,0 +1,34 @@
+"""A training run's curve as CSV and, where matplotlib is at hand, as a picture."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_COLUMNS = ("step", "seconds", "full", "shallow", "norm", "exact", "exact_nll", "exact_shallow", "exact_shallow_nll")
+
+
+def draw_curve(curve: Sequence[Mapping[str, float]], out: Path) -> None:
+    """Writes `curve.csv` and `curve.png` in `out`: losses every few steps, held-out quality where it was measured."""
+    with (out / "curve.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, _COLUMNS)
+        writer.writeheader()
+        writer.writerows({key: round(value, 5) for key, value in row.items()} for row in curve)
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    losses, quality = figure.subplots(1, 2)
+    for axes, names, label in (
+        (losses, {"full": "full depth", "shallow": "branches left out"}, "training loss, nats"),
+        (quality, {"exact": "full depth", "exact_shallow": "branches left out"}, "held-out answers word for word"),
+    ):
+        for key, name in names.items():
+            rows = [row for row in curve if key in row]
+            axes.plot([row["step"] for row in rows], [row[key] for row in rows], label=name)
+        axes.set_xlabel("step")
+        axes.set_ylabel(label)
+        axes.legend()
+    figure.savefig(out / "curve.png", dpi=120)

@@ -1,0 +1,336 @@
+"""Trains low-rank additions for answers that rest on given passages, at full depth and with branches left out (G13).
+
+One recipe file decides everything. A step learns fresh batches at full depth, then the last of them again at a depth
+drawn along the plan's nested order, towards both the right answer and the full-depth output. The run stops at its
+steps, at its minutes or when held-out quality no longer rises, whichever comes first; killed, it goes on from the last
+checkpoint and, without a time limit, to the same result as an unbroken run. Idea: training for depth as in LayerSkip,
+arXiv 2404.16710; additions as in LoRA, arXiv 2106.09685.
+"""
+
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..checkpoint import fingerprint, read_tensors
+from ..config import DecoderConfig
+from ..engine import GatedLLM, find_plan
+from ..errors import GatedError
+from ..lora import TARGETS, Adapter
+from ..policy import Plan
+from ..tokenizer import ChatTokenizer
+from ..weights import locate
+from .curve import draw_curve
+from .packs import Pack, batches, packed
+from .recipe import Recipe, Source, gather, own_answers
+from .student import Packed, Student
+
+Say = Callable[[str], None]
+_BETAS, _EPS, _CLIP = (0.9, 0.98), 1e-8, 1.0
+_CHECKPOINT = "checkpoint.safetensors"
+
+
+class Adam:
+    """Adam over one flat vector, so that its state is two tensors."""
+
+    def __init__(self, size: int) -> None:
+        self.first, self.second = torch.zeros(size), torch.zeros(size)
+
+    def step(self, flat: Tensor, gradient: Tensor, *, rate: float, count: int) -> float:
+        """One step, the `count`th, on `flat` in place; the gradient's norm, which is cut to 1."""
+        norm = float(gradient.norm())
+        if not math.isfinite(norm):
+            return norm
+        gradient = gradient * min(1.0, _CLIP / (norm + 1e-6))
+        one, two = _BETAS
+        self.first.mul_(one).add_(gradient, alpha=1 - one)
+        self.second.mul_(two).addcmul_(gradient, gradient, value=1 - two)
+        size = (self.second / (1 - two**count)).sqrt_().add_(_EPS)
+        flat.addcdiv_(self.first, size, value=-rate / (1 - one**count))
+        return norm
+
+
+class Run:
+    """A training run in the folder `out`: checkpoint, curve and the best additions so far."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        config: DecoderConfig,
+        weights: Mapping[str, Tensor],
+        plan: Plan,
+        train: Sequence[Pack],
+        held: Sequence[Pack],
+        out: Path,
+        *,
+        say: Say = print,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        self.recipe, self.plan, self._out, self._say, self._dtype = recipe, plan, out, say, dtype
+        self._train, self._held = train, held
+        self.student = Student(
+            config, weights, rank=recipe.rank, seed=recipe.seed, dtype=dtype, compiled=recipe.compiled
+        )
+        self._names = list(self.student.parameters)
+        self._flat = torch.cat([self.student.parameters[name].flatten() for name in self._names])
+        self._view()
+        self._adam = Adam(len(self._flat))
+        self._best = self._flat.clone()
+        self._points = [i for i in range(1, len(plan.points) + 1) if plan.depth_at(i) >= recipe.min_depth]
+        self.state: dict[str, Any] = {"step": 0, "seconds": 0.0, "tokens": 0, "best": -1.0, "stale": 0, "curve": []}
+
+    def _view(self) -> None:
+        at = 0
+        for name in self._names:
+            old = self.student.parameters[name]
+            self.student.parameters[name] = self._flat[at : at + old.numel()].view(old.shape)
+            at += old.numel()
+
+    def estimate(self) -> str:
+        """What the run will take, from one batch that is timed and thrown away."""
+        recipe, batch = self.recipe, self._packed(next(self._batches(0)))
+        for _ in range(2):  # the first one compiles
+            began = time.perf_counter()
+            _backward(_cross_entropy(self.student.logits(batch), batch))
+            took = time.perf_counter() - began
+        self.student.gradients()
+        minutes = recipe.steps * took * (recipe.full + 0.9 * recipe.shallow) / 60
+        least = minutes if recipe.minutes is None else min(minutes, recipe.minutes)
+        share = f"{least / minutes:.0%} of " if least < minutes else ""
+        return (
+            f"{len(self._train)} packs, {sum(len(p.branches) for p in self._train)} questions, "
+            f"{sum(p.size for p in self._train)} tokens; {len(self._flat) / 1e6:.2f} M parameters; "
+            f"about {least:.0f} minutes for {share}{recipe.steps} steps at {batch.ids.numel() / took:.0f} tokens/s"
+        )
+
+    def train(self) -> dict[str, Tensor]:
+        """Runs to the end and returns the best additions by their peft names."""
+        began, before = time.monotonic(), self.state["seconds"]
+        stream = self._batches(self.state["step"] * self.recipe.full)
+        running: list[dict[str, float]] = []
+        while self.state["step"] < self.recipe.steps:
+            self.state["seconds"] = before + time.monotonic() - began
+            left = self._left()
+            if left <= 0 or self.state["stale"] >= self.recipe.patience:
+                break
+            running.append(self._step(stream, left))
+            step = self.state["step"]
+            if step % 10 == 0:
+                row = {key: sum(r.get(key, 0.0) for r in running) / len(running) for key in ("full", "shallow", "norm")}
+                spent = before + time.monotonic() - began
+                self._say(
+                    f"step {step:5}  {spent:6.0f} s  loss {row['full']:.4f}  shallow {row['shallow']:.4f}  "
+                    f"norm {row['norm']:.2f}  {self.state['tokens'] / max(spent, 1e-9):.0f} tokens/s"
+                )
+                self.state["curve"].append({"step": step, "seconds": round(spent, 1), **row})
+                running = []
+            if step % self.recipe.check_every == 0:
+                self._check()
+            if step % self.recipe.save_every == 0:
+                self.state["seconds"] = before + time.monotonic() - began
+                self.save()
+        self.state["seconds"] = before + time.monotonic() - began
+        self._check()
+        self.save()
+        return self._named(self._best)
+
+    def _left(self) -> float:
+        """What is left of the run, 1 to 0, by steps or by time, whichever is less."""
+        left = 1 - self.state["step"] / self.recipe.steps
+        if self.recipe.minutes is not None:
+            left = min(left, 1 - self.state["seconds"] / (60 * self.recipe.minutes))
+        return float(left)
+
+    def _step(self, stream: Iterator[list[Pack]], left: float) -> dict[str, float]:
+        recipe, student, step = self.recipe, self.student, self.state["step"] + 1
+        draw = random.Random(f"{recipe.seed}-{step}")
+        losses: dict[str, float] = {}
+        for turn in range(recipe.full):
+            packs = next(stream)
+            batch = self._packed(packs)
+            logits = student.logits(batch)
+            loss = _cross_entropy(logits, batch)
+            _backward(loss / (recipe.full + recipe.shallow))
+            losses["full"] = losses.get("full", 0.0) + float(loss.detach()) / recipe.full
+            self.state["tokens"] += sum(pack.size for pack in packs)
+            if recipe.shallow and turn == recipe.full - 1 and self._points:
+                hints = [branch.hint or 0 for pack in packs for branch in pack.branches]
+                points = [i for i in self._points if self.plan.depth_at(i) >= max(hints)] or [0]
+                mask = self.plan.mask(draw.choice(points))
+                drawn = student.logits(batch, mask, read_whole=draw.random() < recipe.read_whole)
+                near = _divergence(logits.detach(), drawn, batch)
+                loss = (1 - recipe.distil) * _cross_entropy(drawn, batch) + recipe.distil * near
+                _backward(loss / (recipe.full + 1))
+                losses["shallow"] = float(loss.detach())
+                self.state["tokens"] += sum(pack.size for pack in packs)
+        found = student.gradients()
+        gradient = torch.cat([found[name].flatten() for name in self._names])
+        rate = recipe.rate * min(1.0, step / recipe.warmup) * left
+        losses["norm"] = self._adam.step(self._flat, gradient, rate=rate, count=step)
+        student.refresh()
+        self.state["step"] = step
+        return losses
+
+    def _batches(self, skip: int) -> Iterator[list[Pack]]:
+        """Batches for ever, in an order that the seed fixes, from the `skip`th on."""
+        epoch = 0
+        while True:
+            draw = random.Random(f"{self.recipe.seed}/{epoch}")
+            made = batches(self._train, tokens=self.recipe.tokens, sizes=self.recipe.sizes, draw=draw)
+            if skip >= len(made):
+                skip -= len(made)
+            else:
+                yield from made[skip:]
+                skip = 0
+            epoch += 1
+
+    def _packed(self, packs: Sequence[Pack]) -> Packed:
+        longest = max(pack.size for pack in packs)
+        size = next((size for size in self.recipe.sizes if size >= longest), longest)
+        return packed(packs, size=size, dtype=self._dtype)
+
+    @torch.no_grad()
+    def _check(self) -> None:
+        """Held-out answers that greedy decoding would give word for word, at full depth and at the middle point."""
+        if not self._held:
+            self._best, self.state["best"] = self._flat.clone(), 0.0
+            return
+        row: dict[str, float] = {"step": self.state["step"], "seconds": round(self.state["seconds"], 1)}
+        middle = self._points[len(self._points) // 2] if self._points else 0
+        for name, mask in (("exact", None), ("exact_shallow", self.plan.mask(middle))):
+            right = total = 0
+            nll = 0.0
+            for start in range(0, len(self._held), 4):
+                packs = self._held[start : start + 4]
+                batch = self._packed(packs)
+                logits = self.student.logits(batch, mask)
+                nll += float(F.cross_entropy(logits, batch.targets, reduction="sum"))
+                hits = iter((logits.argmax(1) == batch.targets).tolist())
+                for pack in packs:
+                    for branch in pack.branches:
+                        right += sum(next(hits) for _ in range(branch.answer)) == branch.answer
+                        total += 1
+            row[name], row[f"{name}_nll"] = right / total, nll / total
+        score = row["exact"] + 0.3 * row["exact_shallow"]
+        self._say("held out  " + "  ".join(f"{key} {value:.4g}" for key, value in row.items()))
+        self.state["curve"].append(row)
+        if score > self.state["best"]:
+            self._best, self.state["best"], self.state["stale"] = self._flat.clone(), score, 0
+        else:
+            self.state["stale"] += 1
+
+    def _named(self, flat: Tensor) -> dict[str, Tensor]:
+        sizes = [self.student.parameters[name].numel() for name in self._names]
+        parts = torch.split(flat, sizes)
+        return {n: p.view(self.student.parameters[n].shape).clone() for n, p in zip(self._names, parts, strict=True)}
+
+    def save(self) -> None:
+        """Writes the checkpoint, whole or not at all, and the curve."""
+        from safetensors.torch import save_file
+
+        tensors = {"flat": self._flat, "best": self._best, "first": self._adam.first, "second": self._adam.second}
+        about = {"recipe": self._stamp(), "state": json.dumps(self.state)}
+        scratch = self._out / "checkpoint.new"
+        save_file(tensors, scratch, metadata=about)
+        scratch.replace(self._out / _CHECKPOINT)
+        draw_curve(self.state["curve"], self._out)
+
+    def resume(self) -> bool:
+        """Goes on from the checkpoint in the folder, if there is one. Raises GatedError when the recipe is another."""
+        from safetensors import safe_open
+
+        path = self._out / _CHECKPOINT
+        if not path.exists():
+            return False
+        with safe_open(path, "pt") as file:
+            about = file.metadata()
+            if about["recipe"] != self._stamp():
+                raise GatedError(
+                    f"{path} is of another recipe, model, plan or data: start in a fresh folder, or without resume."
+                )
+            self._flat.copy_(file.get_tensor("flat"))
+            self._best = file.get_tensor("best")
+            self._adam.first, self._adam.second = file.get_tensor("first"), file.get_tensor("second")
+        self.state = json.loads(about["state"])
+        self.student.refresh()
+        return True
+
+    def _stamp(self) -> str:
+        data = f"{len(self._train)}/{sum(pack.size for pack in self._train)}"
+        return json.dumps({**asdict(self.recipe), "plan": self.plan.fingerprint, "data": data})
+
+
+def _backward(loss: Tensor) -> None:
+    torch.autograd.backward(loss)
+
+
+def _cross_entropy(logits: Tensor, batch: Packed) -> Tensor:
+    each = F.cross_entropy(logits, batch.targets, reduction="none")
+    return (each * batch.weights).sum() / batch.weights.sum()
+
+
+def _divergence(full: Tensor, shallow: Tensor, batch: Packed) -> Tensor:
+    """KL from the full-depth output, in nats, weighed like the loss."""
+    each = F.kl_div(shallow.log_softmax(1), full.log_softmax(1), reduction="none", log_target=True).sum(1)
+    return (each * batch.weights).sum() / batch.weights.sum()
+
+
+def train_adapter(
+    recipe: Recipe, data: Path, out: Path, *, home: Path | None = None, resume: bool = False, say: Say = print
+) -> Path:
+    """Runs a recipe with sources under `data`; returns the adapter's file in `out`, beside checkpoint and curve.
+
+    With `resume` it goes on from the folder's checkpoint. Raises GatedError (data, recipe), WeightsError.
+    """
+    folder = locate(recipe.model, home=home)
+    config, weights, tokenizer = DecoderConfig.from_folder(folder), read_tensors(folder), ChatTokenizer(folder)
+    model = fingerprint(weights)
+    plan = find_plan(folder, config, model)
+    out.mkdir(parents=True, exist_ok=True)
+    if not resume and (out / _CHECKPOINT).exists():
+        raise GatedError(f"{out} holds a run already: go on with --resume, or give another folder.")
+
+    def own(source: Source, prompts: Sequence[str]) -> Path:
+        kept = out / f"{source.kind}-{Path(source.path).stem}.jsonl"
+        if not kept.exists():
+            say(f"the model answers {len(prompts)} prompts of {source.path} itself")
+            with GatedLLM.load(folder) as llm:
+                own_answers(llm, prompts, kept)
+        return kept
+
+    train, held, counts = gather(recipe, data, tokenizer, end=min(config.eos), total=config.layers, own=own)
+    for name, count in counts.items():
+        say(f"{count:6} questions from {name}")
+    dtype = torch.bfloat16 if recipe.half else torch.float32
+    run = Run(recipe, config, weights, plan, train, held, out, say=say, dtype=dtype)
+    if resume and run.resume():
+        say(f"going on from step {run.state['step']}")
+    say(run.estimate())
+    tensors = run.train()
+    adapter = Adapter(
+        model_fingerprint=model,
+        plans=(plan.fingerprint,),
+        rank=recipe.rank,
+        tensors=tensors,
+        about={
+            "targets": list(TARGETS),
+            "data": counts,
+            "seed": recipe.seed,
+            "steps": run.state["step"],
+            "tokens": run.state["tokens"],
+            "seconds": round(run.state["seconds"]),
+            "held_out": round(run.state["best"], 4),
+        },
+    )
+    path = out / "adapter.safetensors"
+    adapter.write(path)
+    say(f"{path}: {path.stat().st_size / 1e6:.2f} MB after {run.state['step']} steps")
+    return path

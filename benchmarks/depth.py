@@ -109,7 +109,7 @@ def quality(folder: Path, plan: Plan, ids: list[int]) -> list[dict[str, float]]:
 def main() -> None:
     folder = locate(DEFAULT_MODEL)
     with GatedLLM.load(folder) as llm:
-        plan, passes = llm.plan, type(llm._model).__name__
+        plan, passes = llm.plan, type(llm.model).__name__
         ids = llm.tokenizer.encode_text((DATA / "wikitext2/valid.txt").read_text("utf-8"))[:TOKENS]
         seconds, full = timings(llm)
     unit, rows = statistics.median(full), []

@@ -150,8 +150,7 @@ def memory(llm: GatedLLM) -> list[dict[str, Any]]:
 
 def kept(llm: GatedLLM) -> list[dict[str, Any]]:
     """Bytes of keys and values that a generated token adds, at the plan's depths."""
-    model = llm._model
-    assert model is not None
+    model = llm.model
     rows = []
     for depth in DEPTHS:
         mask = llm.plan.mask(llm.resolve_budget(depth).dropped)

@@ -20,7 +20,21 @@ from benchmarks._router import SEED, table, write
 from shoal.gated_llm import GatedLLM
 from shoal.gated_llm.weights import DEFAULT_MODEL
 
-WORDS = "tide harbour net lantern storm boat baker letter garden river stone lamp 灯塔 海港 风暴 渔船".split()
+WORDS = (
+    "tide",
+    "harbour",
+    "net",
+    "lantern",
+    "storm",
+    "boat",
+    "baker",
+    "letter",
+    "garden",
+    "灯塔",
+    "海港",
+    "风暴",
+    "渔船",
+)
 KINDS = 60  # different requests
 
 
@@ -117,8 +131,8 @@ def main() -> None:
         "soak",
         "Soak of the engine",
         {
-            "note": f"{DEFAULT_MODEL}; {asked.at_once} callers at once, random arrivals; 15% leave their stream early, 15% "
-            "cancel after a random time; a third of the requests have stop strings, a third are sampled.",
+            "note": f"{DEFAULT_MODEL}; {asked.at_once} callers at once, random arrivals; 15% leave their stream "
+            "early, 15% cancel after a random time; a third of the requests have stop strings, a third are sampled.",
             "outcomes": dict(visitor.counts),
             "over time": rows,
             "afterwards": left | steps,

@@ -71,7 +71,7 @@ def side_by_side(llm: "GatedLLM", budgets: Sequence[int | str], prompt: str, *, 
 
 
 def _run(llm: "GatedLLM", prompt: str, budget: int | str, tokens: int) -> tuple[Generation, Calls, float]:
-    kernel = getattr(llm._model, "kernel", None)
+    kernel = getattr(llm.model, "kernel", None)
     before = None if kernel is None else kernel.branch_runs.copy()
     start = time.perf_counter()
     answer = llm.generate(prompt, max_depth=budget, max_tokens=tokens)
@@ -82,8 +82,7 @@ def _run(llm: "GatedLLM", prompt: str, budget: int | str, tokens: int) -> tuple[
 
 def _measured(llm: "GatedLLM", answer: Generation, calls: Calls, ms: float) -> Measured:
     mask = np.array(llm.plan.mask(llm.plan.point_for(answer.depth.budget)))
-    model = llm._model
-    assert model is not None
+    model = llm.model
     return Measured(
         budget=answer.depth.budget,
         total=answer.depth.total,

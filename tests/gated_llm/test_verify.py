@@ -59,7 +59,7 @@ def test_the_kernel_counts_for_itself(make_model: MakeModel) -> None:
         assert full.counted_by == "kernel"
         assert set(full.calls) == {(full.tokens, full.tokens)}
         assert (shallow.dropped_calls, min(min(pair) for pair in shallow.calls)) == (0, 0)
-        kernel = llm._model.kernel  # type: ignore[union-attr]
+        kernel = llm.model.kernel  # type: ignore[attr-defined]
         kv = kernel.new_kv(8)
         kernel.forward([5, 6, 7], [kv] * 3, [0, 1, 2])
         assert full.kv_bytes / full.tokens * 3 == kv.bytes_used

@@ -1,0 +1,98 @@
+"""A model in memory with the plan it is served by, from a folder of weights (G13, G18).
+
+Knows which of torch and the kernel should run it here, and where plans and adapters lie. Knows no requests.
+"""
+
+import ctypes
+import gc
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .config import DecoderConfig
+from .policy import Plan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .passes import Model
+
+ASSETS = Path(__file__).parent / "assets"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """`fingerprint` is that of the weights, adapter included; `adapter` the name of what was merged into them."""
+
+    model: "Model"
+    plan: Plan
+    fingerprint: str
+    adapter: str | None = None
+
+
+class Folder:
+    """Makes `Served` models from one folder. `dtype` as `GatedLLM.load` takes it; `reader`: torch reads long prompts."""
+
+    def __init__(self, path: Path, *, dtype: str, reader: bool) -> None:
+        self.path, self._dtype, self._reader = path, dtype, reader
+        self.config = DecoderConfig.from_folder(path)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that there are for this model."""
+        own = (path.name.removesuffix(".adapter.safetensors") for path in self.path.glob("*.adapter.safetensors"))
+        head, tail = f"{self.path.name}.", ".safetensors"
+        shipped = (path.name.removeprefix(head).removesuffix(tail) for path in ASSETS.glob(f"{head}*{tail}"))
+        return tuple(sorted({*own, *shipped} - {"draft"}))
+
+    def serve(self, adapter: str | None = None) -> Served:
+        """Reads the weights, with an adapter merged into them where one is named. Raises WeightsError, PlanError."""
+        from .checkpoint import fingerprint, read_tensors
+        from .lora import adapted
+
+        weights = read_tensors(self.path)
+        known = fingerprint(weights)
+        plan = find_plan(self.path, self.config, known)
+        if adapter is not None:
+            weights, plan, known = adapted(self.path, adapter, weights, plan, model_fingerprint=known)
+        made = Served(model=self._place(weights), plan=plan, fingerprint=known, adapter=adapter)
+        del weights
+        _give_back()
+        return made
+
+    def _place(self, weights: "dict[str, Tensor]") -> "Model":
+        """The model in memory: on a GPU by torch, on a CPU by the native kernel where there is one for it."""
+        import torch
+
+        from .model import Decoder
+        from .passes import KernelModel, TorchModel
+
+        dtype, cuda = self._dtype, torch.cuda.is_available()
+        if dtype in ("int4", "int8") or (dtype == "auto" and not cuda):
+            bits = {"int4": 4, "int8": 8}.get(dtype)
+            model = KernelModel.load(self.config, weights, bits=bits, reader=self._reader)
+            if model is not None:
+                return model
+        chosen = ("bf16" if cuda else "exact") if dtype == "auto" else dtype
+        device = "cuda" if cuda and chosen in ("bf16", "fp32") else "cpu"
+        return TorchModel(Decoder(self.config, weights, dtype=chosen, device=device))
+
+
+def find_plan(folder: Path, config: DecoderConfig, model_fingerprint: str) -> Plan:
+    """The plan in the model's folder, else the one that ships under its name, else none: full depth only.
+
+    Raises PlanError.
+    """
+    for path in (folder / "plan.json", ASSETS / f"{folder.name}.plan.json"):
+        if path.exists():
+            return Plan.read(path, model_fingerprint=model_fingerprint)
+    return Plan(total=config.layers, attention_share=config.attention_share, model_fingerprint=model_fingerprint)
+
+
+def _give_back() -> None:
+    """Hands what loading needed back to the system, where the C library can."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)

@@ -1,238 +1,39 @@
 """Makes a depth plan by measured importance (G2): which branches can leave, in which order, and what each step costs.
 
-Greedy backward elimination: at every step each branch that is left is tried without, and the one that adds least KL to
-the full model per depth saved leaves. Prefixes are read at full depth and continuations without the branches, the same
-cache holes as in decoding. Losses are then measured on samples that the search did not see. The cheaper
-measure, how little a block turns its input, misleads: it finds layer 11 of the default model idle, KL 2.0 without it.
+The order comes from a search over calibration text and the model's own answers; losses are then measured on samples
+that the search did not see. A run that was broken off goes on where it stopped and ends as an unbroken one does.
 """
 
 import argparse
+import hashlib
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..checkpoint import fingerprint, read_tensors
 from ..config import DecoderConfig
-from ..engine import GatedLLM
 from ..errors import GatedError
-from ..kv import KVCache
-from ..model import Decoder, RunMask
-from ..policy import SAFE_LAYERS, Branch, Plan
+from ..model import Decoder
+from ..policy import Branch, Plan
+from ..tokenizer import ChatTokenizer
 from ..weights import DEFAULT_MODEL, locate
-from .samples import Batch, Sample, batch_of, chat_samples, read_prompts, text_samples
+from .bench import Bench, Judged, mask_without
+from .samples import Sample, chat_samples, read_prompts, text_samples
+from .search import Found, Search
 
-_TOP = 256  # of the full model's tokens that KL is summed over; the others count as one
-_ROWS = 512  # rows of logits in memory at once
-_WIDE_EVERY, _NARROW = 5, 12  # every so many steps all branches are tried, else this many of the best so far
-_SCREEN = 4  # branches are ranked on every so-manieth token, the best few on all
-_FINAL = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Teacher:
-    """The full model's view of some rows: its likeliest tokens [rows, top] and their log-probabilities, and the rest's
-    [rows].
-    """
-
-    rows: Tensor
-    tokens: Tensor
-    logp: Tensor
-    rest: Tensor
-
-
-class Bench:
-    """A batch whose prefix is read once at full depth; continuations are then run under any mask.
-
-    Keeps the hidden states before every layer under the current mask, so that a trial computes only the layers from its
-    branch on.
-    """
-
-    def __init__(self, decoder: Decoder, batch: Batch) -> None:
-        self._decoder, self._batch = decoder, batch
-        size, left = batch.prefix.shape
-        self._cache: KVCache = decoder.cache(left + batch.rest.shape[1], batch=size)
-        decoder.forward(batch.prefix, batch.prefix_at, self._cache, padded=True)
-        self._mark = self._cache.mark()
-        self._rotary = decoder.rotary(batch.rest_at)
-        self._judged = (batch.targets.flatten() >= 0).nonzero().flatten()
-        self._targets = batch.targets.flatten()[self._judged]
-        self._mask: RunMask = ((True, True),) * decoder.config.layers
-        self._inputs = [decoder.embed(batch.rest)]
-        self._advance(0, self._mask)
-        full = self._final(self._run(0, self._mask))
-        self.all_rows = self._teach(full, self._judged)
-        self.some_rows = self._teach(full, self._judged[::_SCREEN])
-
-    def adopt(self, mask: RunMask) -> None:
-        """Makes `mask` the one that trials start from."""
-        first = next((i for i, (a, b) in enumerate(zip(mask, self._mask, strict=True)) if tuple(a) != tuple(b)), None)
-        self._mask = mask
-        if first is not None:
-            self._advance(first, mask)
-
-    def kl(self, first: int, mask: RunMask, *, screen: bool) -> float:
-        """Mean KL from the full model, in nats per token, under `mask`, which equals the adopted one below layer
-        `first`.
-        """
-        teacher = self.some_rows if screen else self.all_rows
-        final = self._final(self._run(first, mask))
-        total = 0.0
-        for at in range(0, len(teacher.rows), _ROWS):
-            part = slice(at, at + _ROWS)
-            logits = self._decoder.logits(final[teacher.rows[part]])
-            logq = logits.gather(1, teacher.tokens[part]) - logits.logsumexp(1, keepdim=True)
-            p = teacher.logp[part].exp()
-            rest_p, rest_q = teacher.rest[part], torch.log1p(-logq.exp().sum(1).clamp(max=1 - 1e-6))
-            total += float((p * (teacher.logp[part] - logq)).sum() + (rest_p.exp() * (rest_p - rest_q)).sum())
-        return total / len(teacher.rows)
-
-    def nll(self, mask: RunMask) -> tuple[Tensor, Tensor]:
-        """Negative log-likelihood and best token, for every judged token, under `mask`."""
-        final = self._final(self._run(0, mask))[self._judged]
-        losses, best = [], []
-        for at in range(0, len(final), _ROWS):
-            logits = self._decoder.logits(final[at : at + _ROWS])
-            losses.append(F.cross_entropy(logits, self._targets[at : at + _ROWS], reduction="none"))
-            best.append(logits.argmax(1))
-        return torch.cat(losses), torch.cat(best)
-
-    def _run(self, first: int, mask: RunMask) -> Tensor:
-        self._cache.rewind(self._mark)
-        self._cache.advance(self._batch.rest_at)
-        x = self._inputs[first]
-        for index in range(first, len(mask)):
-            x = self._block(index, x, mask)
-        return x
-
-    def _advance(self, first: int, mask: RunMask) -> None:
-        self._cache.rewind(self._mark)
-        self._cache.advance(self._batch.rest_at)
-        del self._inputs[first + 1 :]
-        for index in range(first, len(mask) - 1):
-            self._inputs.append(self._block(index, self._inputs[index], mask))
-
-    def _block(self, index: int, x: Tensor, mask: RunMask) -> Tensor:
-        attention, mlp = mask[index]
-        return self._decoder.block(
-            index, x, self._batch.rest_at, self._rotary, self._cache, attention, mlp, padded=True
-        )
-
-    def _final(self, x: Tensor) -> Tensor:
-        return self._decoder.finish(x).view(-1, self._decoder.config.hidden)
-
-    def _teach(self, final: Tensor, rows: Tensor) -> _Teacher:
-        tokens, logps, rests = [], [], []
-        for at in range(0, len(rows), _ROWS):
-            logp = self._decoder.logits(final[rows[at : at + _ROWS]]).log_softmax(1)
-            top, best = logp.topk(min(_TOP, logp.shape[1] - 1), dim=1)
-            tokens.append(best)
-            logps.append(top)
-            rests.append(torch.log1p(-top.exp().sum(1).clamp(max=1 - 1e-6)))
-        return _Teacher(rows=rows, tokens=torch.cat(tokens), logp=torch.cat(logps), rest=torch.cat(rests))
-
-
-def without(mask: RunMask, branch: Branch) -> RunMask:
-    """`mask` with one more branch left out."""
-    kind, layer = branch
-    attention, mlp = mask[layer]
-    changed = (False, mlp) if kind == "attention" else (attention, False)
-    return (*mask[:layer], changed, *mask[layer + 1 :])
-
-
-def eliminate(
-    bench: Bench,
-    config: DecoderConfig,
-    *,
-    min_depth: float,
-    order: list[Branch],
-    step: Callable[[list[Branch], float], None],
-) -> list[Branch]:
-    """Extends `order` until the depth is at most `min_depth`; `step` gets the order and its KL after each branch."""
-    share = {"attention": config.attention_share, "mlp": 1 - config.attention_share}
-    mask: RunMask = ((True, True),) * config.layers
-    for branch in order:
-        mask = without(mask, branch)
-    bench.adopt(mask)
-    base, floor = bench.kl(0, mask, screen=True), bench.kl(0, mask, screen=False)
-    left: list[Branch] = [
-        (kind, layer)  # type: ignore[misc]
-        for layer in range(config.layers - SAFE_LAYERS)
-        for kind in share
-        if (kind, layer) not in order
-    ]
-    price: dict[Branch, float] = {}
-    depth = config.layers - sum(share[kind] for kind, _ in order)
-    while depth > min_depth + 1e-9 and left:
-        wide = len(order) % _WIDE_EVERY == 0 or len(price) < len(left)
-        tried = left if wide else sorted(left, key=price.__getitem__)[:_NARROW]
-        rough = {b: bench.kl(b[1], without(mask, b), screen=True) for b in tried}
-        price |= {b: (rough[b] - base) / share[b[0]] for b in tried}
-        finalists = sorted(tried, key=price.__getitem__)[:_FINAL]
-        exact = {b: bench.kl(b[1], without(mask, b), screen=False) for b in finalists}
-        chosen = min(finalists, key=lambda b: (exact[b] - floor) / share[b[0]])
-        left.remove(chosen)
-        del price[chosen]
-        order.append(chosen)
-        mask = without(mask, chosen)
-        bench.adopt(mask)
-        base, floor = rough[chosen], exact[chosen]
-        depth -= share[chosen[0]]
-        step(order, exact[chosen])
-    return order
-
-
-def measure(decoder: Decoder, samples: Sequence[Sample], order: Sequence[Branch]) -> list[dict[str, float]]:
-    """For the full model and after each branch: KL, and per kind of sample the likelihood lost, in nats per token, and
-    top-1 agreement.
-    """
-    bench = Bench(decoder, batch_of(samples))
-    lengths = torch.tensor([len(sample.rest) for sample in samples])
-    kinds = sorted({sample.kind for sample in samples})
-    of_kind = {kind: torch.tensor([s.kind == kind for s in samples]).repeat_interleave(lengths) for kind in kinds}
-    mask: RunMask = ((True, True),) * decoder.config.layers
-    full, best = bench.nll(mask)
-    rows = []
-    for branch in (None, *order):
-        if branch is not None:
-            mask = without(mask, branch)
-        nll, choice = bench.nll(mask)
-        row = {"kl": bench.kl(0, mask, screen=False)}
-        for kind, at in of_kind.items():
-            row[kind] = float((nll - full)[at].mean())
-            row[f"{kind}_top1"] = float((choice == best)[at].float().mean())
-        rows.append({key: round(value, 6) for key, value in row.items()})
-    return rows
-
-
-def plan_from(
-    order: Sequence[Branch],
-    rows: Sequence[dict[str, float]],
-    config: DecoderConfig,
-    model: str,
-    about: dict[str, object],
-) -> Plan:
-    """The plan. A point's loss is that of the kind of text that loses most, and never less than at a deeper point."""
-    losses, worst = [], 0.0
-    for row in rows[1:]:
-        worst = max(worst, *(value for key, value in row.items() if key in ("text", "chat")))
-        losses.append(worst)
-    return Plan.from_order(
-        list(order),
-        losses,
-        total=config.layers,
-        attention_share=config.attention_share,
-        model_fingerprint=model,
-        about=about,
-    )
+_PREFIX, _REST, _PROMPT = 64, 96, 128  # tokens of a piece of text that are read and judged, and of the longest prompt
+_LEAST = 4  # pieces of text without which nothing can be said
+_ROUGH, _EXACT = 3, 2  # one in so many samples screens branches; one in so many of their tokens is judged in the search
+# English in a model that knows it takes 1 to 1.3 bits a byte, Chinese in one that does not 2.6, letters at random 5.3;
+# a tokenizer made for a language packs 3 bytes and more into a token.
+_BITS_PER_BYTE, _BYTES_PER_TOKEN, _LOST = 2.0, 2.0, 0.02
 
 
 @torch.inference_mode()
@@ -240,83 +41,223 @@ def calibrate(
     source: str | Path = DEFAULT_MODEL,
     *,
     text: str,
-    prompts: Sequence[str],
+    prompts: Sequence[str] = (),
     home: str | Path | None = None,
+    quality: float = 0.003,
     min_share: float = 0.5,
     search: int = 14,
     held_out: int = 20,
     progress_file: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> Plan:
-    """A plan for `source` down to `min_share` of its layers.
+    """A plan for `source` down to `min_share` of its layers; `say` gets progress and warnings.
 
-    `text`: running text; `prompts`: what its users ask. `search` and `held_out`: samples of either kind that the search
-    and the measurement use. With `progress_file` a run that was broken off goes on where it stopped. Raises GatedError
-    where the text or the prompts are too few.
+    `text`: running text; `prompts`: what its users ask, if known. `search` and `held_out`: samples of either kind that
+    the search and the measurement use, fewer where there are fewer. `quality`: the share of likelihood that may be
+    lost; what the plan can do within it is reported. The plan's `about` keeps report and warnings. Raises GatedError
+    where the text is too short to measure anything.
     """
+    if not 0 <= quality < 1:
+        raise GatedError(f"quality={quality!r}: give the share of likelihood that may be lost, from 0 up to 1.")
     folder = locate(source, home=home)
     config, weights = DecoderConfig.from_folder(folder), read_tensors(folder)
-    model = fingerprint(weights)
-    saved = _Saved(progress_file, model)
-    with GatedLLM.load(folder) as llm:
-        ids = llm.tokenizer.encode_text(text[: 40 * 160 * (search + held_out)])
-        samples = text_samples(ids, search + held_out)
-        chats = saved.chats or chat_samples(llm, prompts, search + held_out)
-    saved.chats = chats
-    saved.write()
-    if min(len(samples), len(chats)) < search + held_out:
-        raise GatedError(
-            f"{len(samples)} pieces of text and {len(chats)} prompts; {search + held_out} of each are needed."
-        )
-    say(f"calibrating on {search} pieces of text and {search} chats, measuring on {held_out} of each")
+    model, tokenizer = fingerprint(weights), ChatTokenizer(folder)
     decoder = Decoder(config, weights, dtype="bf16")
-    started = time.monotonic()
+    warnings: list[str] = []
 
-    def step(order: list[Branch], kl: float) -> None:
-        saved.order = order
+    def warn(line: str) -> None:
+        warnings.append(line)
+        say(f"warning: {line}")
+
+    room = config.context // 2
+    text = text[: 8 * (_PREFIX + _REST) * (search + held_out)]
+    ids = tokenizer.encode_text(text)
+    texts = text_samples(ids, search + held_out, prefix=min(_PREFIX, room), rest=min(_REST, room))
+    if len(texts) < _LEAST:
+        raise GatedError(
+            f"The calibration text has {len(ids)} tokens; {_LEAST * (_PREFIX + _REST)} are the least that can be "
+            f"measured on, {(search + held_out) * (_PREFIX + _REST)} are wanted. Give more text."
+        )
+    saved = _Saved(progress_file, _key(model, texts, prompts, min_share, search, held_out))
+    if prompts and not saved.chats:
+        say(f"answering {search + held_out} prompts at full depth")
+        saved.chats = chat_samples(
+            decoder, tokenizer, prompts, search + held_out, longest_prompt=min(_PROMPT, room), rest=min(_REST, room)
+        )
         saved.write()
-        share = {"attention": config.attention_share, "mlp": 1 - config.attention_share}
-        depth = config.layers - sum(share[kind] for kind, _ in order)
-        kind, layer = order[-1]
-        say(f"{time.monotonic() - started:6.0f} s  depth {depth:5.2f}  without {kind} {layer:<3} KL {kl:.4f}")
-
-    bench = Bench(decoder, batch_of([*samples[:search], *chats[:search]]))
-    order = eliminate(bench, config, min_depth=config.layers * min_share, order=saved.order, step=step)
-    del bench
-    unseen = [*samples[search : search + held_out], *chats[search : search + held_out]]
-    rows = measure(decoder, unseen, order)
-    about: dict[str, object] = {
-        "made": date.today().isoformat(),
-        "model": folder.name,
-        "tokens": {
-            "search": sum(len(s.rest) for s in [*samples[:search], *chats[:search]]),
-            "held_out": sum(len(s.rest) for s in unseen),
+    searched, unseen = [], []
+    for kind, samples in (("text", texts), ("chat", saved.chats)):
+        if len(samples) < search + held_out and (kind == "text" or prompts):
+            warn(f"{len(samples)} {kind} samples where {search + held_out} are wanted: losses are less certain.")
+        cut = len(samples) * search // (search + held_out)
+        searched += samples[:cut]
+        unseen += samples[cut:]
+    say(f"calibrating on {len(searched)} samples, measuring on {len(unseen)} others")
+    held = Bench(decoder, unseen)
+    known = _knowledge(held, text, ids, tokenizer)
+    for line in _doubts(known):
+        warn(line)
+    order = _search(decoder, searched, config, config.layers * min_share, saved, say)
+    rows = measure(held, order, config.layers)
+    plan = Plan.from_order(
+        order,
+        losses_of(rows),
+        total=config.layers,
+        attention_share=config.attention_share,
+        model_fingerprint=model,
+        about={
+            "made": date.today().isoformat(),
+            "model": folder.name,
+            "tokens": {
+                "search": sum(len(sample.rest) for sample in searched),
+                "held_out": sum(len(sample.rest) for sample in unseen),
+            },
+            "text": known,
+            "warnings": warnings,
+            "units": "kl, text and chat in nats per token against full depth, se their standard error; top1 is "
+            "agreement with it",
+            "measured": rows,
         },
-        "units": "kl, text and chat in nats per token against full depth; top1 is agreement with it",
-        "measured": rows[1:],
+    )
+    dropped = plan.point_within(-math.log1p(-quality))
+    say(f"within {100 * quality:g}% of likelihood: depth {plan.depth_at(dropped):g} of {plan.total}")
+    return plan
+
+
+def _search(
+    decoder: Decoder,
+    samples: Sequence[Sample],
+    config: DecoderConfig,
+    min_depth: float,
+    saved: "_Saved",
+    say: Callable[[str], None],
+) -> list[Branch]:
+    rough, exact = Bench(decoder, samples[::_ROUGH], every=_EXACT), Bench(decoder, samples, every=_EXACT)
+    search = Search(rough, exact, config, min_depth=min_depth, found=saved.found)
+    began = time.monotonic()
+    while search.grow():
+        saved.write()
+        kind, layer = saved.found.order[-1]
+        say(
+            f"{time.monotonic() - began:6.0f} s  depth {search.depth:5.2f} on the way to {min_depth:g}: "
+            f"without {kind} {layer:<3} KL {search.kl():.4f}"
+        )
+    before = list(saved.found.order)
+    while search.settle():
+        saved.write()
+    moved = sum(a != b for a, b in zip(before, saved.found.order, strict=True))
+    say(f"{time.monotonic() - began:6.0f} s  swaps: {moved} of {len(before)} places changed")
+    return saved.found.order
+
+
+def measure(bench: Bench, order: Sequence[Branch], layers: int) -> list[dict[str, float]]:
+    """After each branch that leaves: KL, and per kind of sample the likelihood lost in nats per token, its standard
+    error, and top-1 agreement.
+    """
+    full = bench.judge(bench.full)
+    of_kind = {kind: torch.tensor([k == kind for k in bench.kinds]) for kind in sorted(set(bench.kinds))}
+    rows = []
+    for count in range(1, len(order) + 1):
+        mask = mask_without(order[:count], layers)
+        bench.adopt(mask)
+        rows.append(_row(bench.judge(mask), full, of_kind))
+    bench.adopt(bench.full)
+    return rows
+
+
+def _row(judged: Judged, full: Judged, of_kind: dict[str, Tensor]) -> dict[str, float]:
+    row = {"kl": float(judged.kl.mean())}
+    for kind, at in of_kind.items():
+        lost = (judged.nll - full.nll)[at]
+        row[kind] = float(lost.mean())
+        row[f"{kind}_se"] = float(lost.std() / len(lost) ** 0.5)
+        row[f"{kind}_top1"] = float((judged.best == full.best)[at].float().mean())
+    return {key: round(value, 6) for key, value in row.items()}
+
+
+def losses_of(rows: Sequence[dict[str, float]]) -> list[float]:
+    """A point's loss: the likelihood lost by the kind of text that loses most, no less than KL, which luck moves less,
+    and no less than at a deeper point.
+    """
+    losses, worst = [], 0.0
+    for row in rows:
+        worst = max(worst, *(row[key] for key in ("kl", "text", "chat") if key in row))
+        losses.append(worst)
+    return losses
+
+
+def _knowledge(bench: Bench, text: str, ids: list[int], tokenizer: ChatTokenizer) -> dict[str, float]:
+    """How well the model and its tokenizer know the text."""
+    nll = bench.judge(bench.full).nll
+    nats = float(nll[torch.tensor([kind == "text" for kind in bench.kinds])].mean())
+    per_token = len(text.encode("utf-8", "replace")) / len(ids)
+    kept = len("".join(tokenizer.decode(ids).split())) / max(1, len("".join(text.split())))
+    measured = {
+        "perplexity": math.exp(nats),
+        "bits_per_byte": nats / math.log(2) / per_token,
+        "bytes_per_token": per_token,
+        "lost": max(0.0, 1 - kept),
     }
-    return plan_from(order, rows, config, model, about)
+    return {key: round(value, 3) for key, value in measured.items()}
+
+
+def _doubts(known: dict[str, float]) -> list[str]:
+    doubts = []
+    if known["lost"] > _LOST:
+        doubts.append(f"the tokenizer loses {known['lost']:.0%} of the text's characters: it does not know its script.")
+    if known["bytes_per_token"] < _BYTES_PER_TOKEN:
+        doubts.append(
+            f"the tokenizer packs {known['bytes_per_token']:.2f} bytes into a token where 3 to 5 are usual: it was not "
+            "made for this language."
+        )
+    if known["bits_per_byte"] > _BITS_PER_BYTE:
+        doubts.append(
+            f"the model needs {known['bits_per_byte']:.2f} bits a byte of this text (perplexity "
+            f"{known['perplexity']:.0f}) where 1 to 1.3 are usual: it does not know this language. A plan made on it "
+            "says little; calibrate on text such as the model will write."
+        )
+    return doubts
+
+
+def _key(model: str, texts: Sequence[Sample], prompts: Sequence[str], *settings: float) -> str:
+    said = json.dumps([model, [(s.prefix, s.rest) for s in texts], list(prompts), settings])
+    return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 class _Saved:
-    """What a run has reached, on disk."""
+    """What a run has reached, on disk; what another model, other data or other settings left there is not taken."""
 
-    def __init__(self, path: Path | None, model: str) -> None:
-        self._path, self._model = path, model
-        self.order: list[Branch] = []
+    def __init__(self, path: Path | None, key: str) -> None:
+        self._path, self._key = path, key
+        self.found = Found()
         self.chats: list[Sample] = []
-        if path is not None and path.exists():
+        if path is None or not path.exists():
+            return
+        try:
             raw = json.loads(path.read_text("utf-8"))
-            if raw["model"] == model:
-                self.order = [(kind, layer) for kind, layer in raw["order"]]
+            if raw["key"] == key:
+                self.found = Found(
+                    order=[(kind, layer) for kind, layer in raw["order"]],
+                    price={(kind, layer): price for kind, layer, price in raw["price"]},
+                    settled=raw["settled"],
+                )
                 self.chats = [Sample(kind="chat", prefix=prefix, rest=rest) for prefix, rest in raw["chats"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise GatedError(f"{path} is damaged ({error!r}): remove it and calibrate again.") from error
 
     def write(self) -> None:
-        if self._path is not None:
-            state = {"model": self._model, "order": self.order, "chats": [(s.prefix, s.rest) for s in self.chats]}
-            scratch = self._path.with_suffix(".new")
-            scratch.write_text(json.dumps(state), "utf-8")
-            scratch.replace(self._path)
+        if self._path is None:
+            return
+        state = {
+            "key": self._key,
+            "order": self.found.order,
+            "price": [(kind, layer, price) for (kind, layer), price in self.found.price.items()],
+            "settled": self.found.settled,
+            "chats": [(s.prefix, s.rest) for s in self.chats],
+        }
+        scratch = self._path.with_name(f"{self._path.name}.new")
+        scratch.write_text(json.dumps(state), "utf-8")
+        scratch.replace(self._path)
 
 
 def main() -> None:
@@ -332,8 +273,8 @@ def main() -> None:
     parser.add_argument("--progress-file", type=Path, default=None)
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args()
-    with GatedLLM.load(chosen.model) as llm:
-        text = llm.tokenizer.decode(llm.tokenizer.encode_text(chosen.text.read_text("utf-8"))[chosen.skip :])
+    tokenizer = ChatTokenizer(locate(chosen.model))
+    text = tokenizer.decode(tokenizer.encode_text(chosen.text.read_text("utf-8"))[chosen.skip :])
     plan = calibrate(
         chosen.model,
         text=text,

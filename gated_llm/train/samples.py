@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..engine import GatedLLM
+from ..model import Decoder
+from ..tokenizer import ChatTokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +50,53 @@ def text_samples(ids: Sequence[int], count: int, *, prefix: int = 64, rest: int 
     ]
 
 
+@torch.inference_mode()
 def chat_samples(
-    llm: GatedLLM, prompts: Sequence[str], count: int, *, longest_prompt: int = 128, rest: int = 96
+    decoder: Decoder,
+    tokenizer: ChatTokenizer,
+    prompts: Sequence[str],
+    count: int,
+    *,
+    longest_prompt: int = 128,
+    rest: int = 96,
+    shortest: int = 8,
 ) -> list[Sample]:
     """The model's own greedy answers, at full depth, to the first `count` prompts that are short enough and get one."""
+    asked = [ids for prompt in prompts if len(ids := tokenizer.encode_prompt(prompt)) <= longest_prompt]
     samples: list[Sample] = []
-    for prompt in prompts:
-        if len(samples) == count:
+    while asked and len(samples) < count:
+        batch, asked = asked[:count], asked[count:]
+        answers = _answers(decoder, batch, rest)
+        samples += [
+            Sample(kind="chat", prefix=ids, rest=answer)
+            for ids, answer in zip(batch, answers, strict=True)
+            if len(answer) >= shortest
+        ]
+    return samples[:count]
+
+
+def _answers(decoder: Decoder, prompts: Sequence[list[int]], most: int) -> list[list[int]]:
+    """Greedy continuations, without the token that ends them."""
+    longest = max(map(len, prompts))
+    ids, at = torch.zeros(len(prompts), longest, dtype=torch.long), torch.full((len(prompts), longest), -1)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+        at[row, longest - len(prompt) :] = torch.arange(len(prompt))
+    cache = decoder.cache(longest + most, batch=len(prompts))
+    made: list[list[int]] = [[] for _ in prompts]
+    open_rows = set(range(len(prompts)))
+    for _ in range(most):
+        hidden = decoder.forward(ids, at, cache, padded=True)
+        ids, at = decoder.logits(hidden[:, -1]).argmax(1, keepdim=True), at[:, -1:] + 1
+        for row in list(open_rows):
+            token = int(ids[row])
+            if token in decoder.config.eos:
+                open_rows.remove(row)
+            else:
+                made[row].append(token)
+        if not open_rows:
             break
-        ids = llm.tokenizer.encode_prompt(prompt)
-        if len(ids) <= longest_prompt:
-            answer = llm.generate(prompt, max_depth=llm.total, max_tokens=rest).text
-            follows = llm.tokenizer.encode_text(answer)[:rest]
-            if len(follows) >= 8:
-                samples.append(Sample(kind="chat", prefix=ids, rest=follows))
-    return samples
+    return made
 
 
 def read_prompts(path: Path, limit: int) -> list[str]:

@@ -36,9 +36,12 @@ def show(model: Model = None, json: Json = False) -> None:
 
 @gates.command()
 def calibrate(
-    text: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Running text in the model's languages.")],
-    prompts: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="What your users ask, one a line.")],
+    data: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Running text in the model's languages.")],
+    prompts: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="What your users ask, one a line or JSON lines.")
+    ] = None,
     model: Model = None,
+    budget_quality: Annotated[str, typer.Option(help="Likelihood that may be lost; what that buys is said.")] = "0.3%",
     min_share: Annotated[float, typer.Option(min=0.1, max=1.0, help="Go down to this share of the layers.")] = 0.5,
     json: Json = False,
 ) -> None:
@@ -46,21 +49,49 @@ def calibrate(
 
     Takes minutes; a run that was broken off goes on where it stopped.
     """
+    from math import log1p
+
     from ...gated_llm.train.calibrate import calibrate as run
+    from ...gated_llm.train.samples import read_prompts
     from ...gated_llm.weights import locate
 
+    quality = _share(budget_quality)
     settings = load_settings(model=model)
     folder = locate(settings.model, home=settings.home)
+    progress_file, path = folder / "calibration.json", folder / "plan.json"
     plan = run(
         folder,
-        text=text.read_text("utf-8"),
-        prompts=[line for line in prompts.read_text("utf-8").splitlines() if line.strip()],
+        text=data.read_text("utf-8", errors="replace"),
+        prompts=read_prompts(prompts, 200) if prompts else [],
+        quality=quality,
         min_share=min_share,
-        progress_file=folder / "calibration.json",
+        progress_file=progress_file,
         say=note,
     )
-    plan.write(folder / "plan.json")
+    plan.write(path)
+    progress_file.unlink(missing_ok=True)
     if json:
-        print_json({"plan": str(folder / "plan.json"), "points": len(plan.points), "min_depth": plan.min_depth})
+        print_json(
+            {
+                "plan": str(path),
+                "points": len(plan.points),
+                "min_depth": plan.min_depth,
+                "total": plan.total,
+                "budget_quality": quality,
+                "depth": plan.depth_at(plan.point_within(-log1p(-quality))),
+                "warnings": (plan.about or {})["warnings"],
+            }
+        )
     else:
-        note(f"{len(plan.points)} points down to depth {plan.min_depth:g} in {folder / 'plan.json'}")
+        note(f"{len(plan.points)} points down to depth {plan.min_depth:g} in {path}")
+
+
+def _share(text: str) -> float:
+    """A share given as "0.3%"."""
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not (text.endswith("%") and 0 <= share < 1):
+        raise typer.BadParameter(f"{text!r} is no share: give it in percent, from 0% up to 100%, such as 0.3%.")
+    return share

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from .errors import GatedError, PromptError
-from .gating import new_gating, run_mask
+from .gating import Policy, new_gating, run_mask
 from .health import LayerHealth
 from .policy import Budget, resolve_budget
 from .prefix import PrefixStore
@@ -180,7 +180,7 @@ class GatedLLM:
         plan, full = served.plan, budget.dropped == 0
         room, gated = min(sampling.max_tokens, self.context - len(ids)), gate_prefill and not full
         mask = run_mask(plan, [point.drop for point in plan.points[: budget.dropped]], store=store_skipped)
-        policy = "full" if full else "plan"
+        policy: Policy = "full" if full else "plan"
         work = Work(
             model=served.model,
             tokenizer=self.tokenizer,
@@ -237,9 +237,7 @@ class GatedLLM:
             if adapter not in self._served:
                 if adapter is None or adapter not in self.adapters or self._adapt is None:
                     there = ", ".join(self.adapters) or "none"
-                    raise GatedError(
-                        f"{self.name} has no adapter {adapter!r:.42}; there is {there}. None is the model."
-                    )
+                    raise GatedError(f"{self.name} has no adapter {adapter!r:.42}; there is {there}.")
                 self._served[adapter] = self._adapt(adapter)
             return self._served[adapter]
 

@@ -32,7 +32,7 @@ class Served:
 
 
 class Folder:
-    """Makes `Served` models from one folder. `dtype` as `GatedLLM.load` takes it; `reader`: torch reads long prompts."""
+    """Makes `Served` models of a folder. `dtype` as `GatedLLM.load` takes it; `reader`: torch reads long prompts."""
 
     def __init__(self, path: Path, *, dtype: str, reader: bool) -> None:
         self.path, self._dtype, self._reader = path, dtype, reader
@@ -49,12 +49,13 @@ class Folder:
     def serve(self, adapter: str | None = None) -> Served:
         """Reads the weights, with an adapter merged into them where one is named. Raises WeightsError, PlanError."""
         from .checkpoint import fingerprint, read_tensors
-        from .lora import adapted
 
         weights = read_tensors(self.path)
         known = fingerprint(weights)
         plan = find_plan(self.path, self.config, known)
         if adapter is not None:
+            from .lora import adapted
+
             weights, plan, known = adapted(self.path, adapter, weights, plan, model_fingerprint=known)
         made = Served(model=self._place(weights), plan=plan, fingerprint=known, adapter=adapter)
         del weights

@@ -20,21 +20,7 @@ from benchmarks._router import SEED, table, write
 from shoal.gated_llm import GatedLLM
 from shoal.gated_llm.weights import DEFAULT_MODEL
 
-WORDS = (
-    "tide",
-    "harbour",
-    "net",
-    "lantern",
-    "storm",
-    "boat",
-    "baker",
-    "letter",
-    "garden",
-    "灯塔",
-    "海港",
-    "风暴",
-    "渔船",
-)
+WORDS = ("tide", "harbour", "net", "lantern", "storm", "boat", "baker", "灯塔", "海港", "风暴", "渔船")
 KINDS = 60  # different requests
 
 

@@ -20,6 +20,7 @@ from .request import Cancel, Request, Work
 from .sampler import Sampling, stop_words
 from .scheduler import Scheduler
 from .served import Folder, Served
+from .served import find_plan as find_plan
 from .tokenizer import ChatTokenizer, Prompt
 from .weights import DEFAULT_MODEL, Progress, locate
 

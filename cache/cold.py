@@ -281,9 +281,13 @@ class ColdLog:
                     "writing Parquet needs pyarrow; run: pip install pyarrow, or export to .jsonl"
                 ) from error
             flat = [
-                {**r, "request": json.dumps(r["request"]), "meta": json.dumps(r["meta"]), "tags": list(r["tags"])}
-                for r in rows
-            ]
+                {
+                    **{name: _storable(value) for name, value in row.items()},
+                    "request": json.dumps(row["request"]), "meta": json.dumps(row["meta"]),
+                    "tags": [_storable(tag) for tag in row["tags"]],
+                }
+                for row in rows
+            ]  # fmt: skip
             pq.write_table(pa.Table.from_pylist(flat), target)
             return len(rows)
         with target.open("w", encoding="utf-8") as file:
@@ -297,6 +301,11 @@ class ColdLog:
                 os.fsync(self._file)
                 os.close(self._file)
                 self._file = self._current = None
+
+
+def _storable(value: Any) -> Any:
+    """Lone surrogates as escapes: Parquet holds UTF-8 only."""
+    return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
 
 
 _EXPORTED = (

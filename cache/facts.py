@@ -35,6 +35,7 @@ _QUOTE = re.compile(
 _CAPITAL = re.compile(r"(?<![.!?:;\n\"“(]\s)(?<!^)\b([A-Z][\w&.-]*\w|[A-Z]{2,})")
 _MIXED = re.compile(r"(?<![a-z0-9])(?=[a-z0-9-]*[a-z])(?=[a-z0-9-]*\d)[a-z0-9-]+(?![a-z0-9])")
 _DONT = re.compile(r"(?:^|[，。,！请你您])[别勿莫]")  # elsewhere mostly part of a word or a foreign name
+_REPLY = re.compile(r"^(?:(?:yes|no|yeah|nope|sure|ok|okay)[,.!;]\s+|(?:不是的?|不|没有|是的?|对|好的?)[，,。！!])")
 _CONTRACTED = re.compile(r"n't\b")
 _SPLIT_VERB = re.compile(
     r"\b(turn|switch|power|log|sign|speed|slow|shut|lay|opt)(ed|ing|s|ned|ning)?((?:\s+\w+){1,4}?)\s+(on|off|in|out|up|down)\b"
@@ -178,7 +179,7 @@ def facts(raw: str) -> Facts:
     plain = _CODE.sub(" ", original)
     quotes = [next(g for g in m.groups() if g).strip() for m in _QUOTE.finditer(plain)]
     text = plain.lower().replace("cannot", "can not").replace("can't", "can not").replace("won't", "will not")
-    text = _CONTRACTED.sub(" not", text)
+    text = _REPLY.sub("", _CONTRACTED.sub(" not", text))
     words = tuple(stem(w) for w in _WORD.findall(text))
     whole = tuple(w.removesuffix("'s") for w in _WORD.findall(_SPLIT_VERB.sub(r"\1 \4 \3", text)))
     return Facts(

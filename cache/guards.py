@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher
+from itertools import pairwise
 
 from .facts import HAN, Facts, Poles, facts, likeness
 from .lexicon import (
@@ -116,13 +117,19 @@ def _counting(mine: list[Quantity], others: list[Quantity]) -> list[Quantity]:
 
 
 def _quoted(x: Facts, y: Facts) -> str | None:
-    if any(c.lower() not in y.text for c in x.code - y.code) or any(c.lower() not in x.text for c in y.code - x.code):
+    if _lost_code(x, y) or _lost_code(y, x):
         return "code"
     lost_x = [q.lower() for q in x.quotes if q.lower() not in y.text]
     lost_y = [q.lower() for q in y.quotes if q.lower() not in x.text]
     if lost_x and lost_y and all(_unlike(p, q) for p in lost_x for q in lost_y):
         return "quoted text"
     return None
+
+
+def _lost_code(x: Facts, y: Facts) -> bool:
+    """Whether the other text lacks a piece of code, in back ticks or plain."""
+    held = {c.lower() for c in y.code}
+    return any(c.lower() not in held and c.lower() not in y.text for c in x.code)
 
 
 def _unlike(a: str, b: str) -> bool:
@@ -140,7 +147,7 @@ def _differing(a: Poles, b: Poles, table: Table) -> Iterator[tuple[str, str]]:
 def _polarity(x: Facts, y: Facts) -> str | None:
     close = overlap(x, y) >= _CLOSE
     opposed = [shown for name, shown in _differing(x.poles, y.poles, AXES) if close or name not in WEAK_AXES]
-    aligned = _aligned(x, y)
+    aligned = _aligned(x, y) or _lessened(x, y) or _lessened(y, x)
     if aligned and not opposed:
         opposed = [aligned]
     if (x.negations - y.negations) % 2 == 1:  # "not on" is "off": one of each says the same
@@ -158,6 +165,16 @@ def _aligned(x: Facts, y: Facts) -> str | None:
     for tag, i, j, k, m in matcher.get_opcodes():
         if tag == "replace" and j - i == 1 == m - k and _opposite(x.words[i], y.words[k]):
             return " / ".join(sorted((x.words[i], y.words[k])))
+    return None
+
+
+def _lessened(x: Facts, y: Facts) -> str | None:
+    """Whether one says "less hungry" and the other "hungrier"."""
+    for word, following in pairwise(x.words):
+        if word == "less" and "less" not in y.words:
+            grown = next((w for w in y.words if w in (f"{following}er", f"{following[:-1]}ier")), None)
+            if grown:
+                return f"less {following} / {grown}"
     return None
 
 

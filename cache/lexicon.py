@@ -56,6 +56,14 @@ ALIKE_KINDS = frozenset(frozenset(pair.split("/")) for pair in _DATA["question_p
 QUESTION_LEADS = frozenset(_DATA["question_leads"].split())
 # What follows "when" and "where" that ask; "when paying abroad" does not.
 AUXILIARIES = frozenset(_DATA["aux_verbs"].split())
+# Words that may stand in one of two near copies and not say anything: "is used to get", "gets".
+SWAP_NEUTRAL = frozenset(_DATA["swap_neutral"].split())
+# Word -> the groups of synonyms it is in; a word of one group for another changes nothing.
+SYNONYMS: dict[str, frozenset[int]] = {
+    word: frozenset(n for n, group in enumerate(_DATA["synonyms"]) if word in group.split())
+    for group in _DATA["synonyms"]
+    for word in group.split()
+}
 STOP_WORDS = frozenset(_DATA["stop_words"].split())
 PIVOTS = frozenset(_DATA["pivots"].split())
 ZH_PIVOTS: tuple[str, ...] = tuple(_DATA["zh_pivots"].split())

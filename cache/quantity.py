@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from .lexicon import CLASSES, CURRENCY_SIGNS, NUMBER_WORDS, ORDINAL_WORDS, SCALE_WORDS, UNITS
 
 Quantity = tuple[str, str]
-FEW = "few"  # unit of a bare "two" in words and of numbers glued to a name: another text may do without
+FEW = "few"  # unit of a bare "two" or "zero" in words and of numbers glued to a name: another text may do without
 
 _MONTHS = {name: i + 1 for i, names in enumerate(CLASSES["month"]) for name in names if name.isascii()}
 _MONTHS["may"] = 5
@@ -28,7 +28,9 @@ _CLOCK = re.compile(
     r"(下午|晚上|上午|早上|凌晨|中午)?\s*(?<![\d.])(\d{1,2})(?:[:：](\d{2})|\s*点(?:(\d{1,2})分|半)?(?!\d))\s*(am|pm|a\.m\.|p\.m\.)?"
     r"|(?<![\d.])(\d{1,2})\s*(am|pm|a\.m\.|p\.m\.)(?!\w)"
 )
-_VERSION = re.compile(r"(?<![\w.])v?(\d+(?:\.\d+){2,})(?![\w.]*\d)|\bv(?:ersion\s*)?(\d+(?:\.\d+)?)\b")
+_VERSION = re.compile(
+    r"(?<![\w.])(?:v(?:ersion)?\.?\s*)?(\d+(?:\.\d+){2,})(?![\w.]*\d)|\bv(?:ersion\s*)?(\d+(?:\.\d+)?)\b"
+)
 _ZH_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2, "兩": 2, "壹": 1}
 _ZH_SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8}
 _ZH_UNIT = (
@@ -50,8 +52,10 @@ _WORDS = re.compile(
     + "|".join([*NUMBER_WORDS, *SCALE_WORDS])
     + r")(?:(?:\s+and)?[\s-]+(?:"
     + "|".join([*NUMBER_WORDS, *SCALE_WORDS])
-    + r"))*\b"
+    + r"))*s?\b"
 )
+_MARK = re.compile(r"(?:^|(?<=\s))(\d{1,2})[.)](?=\s)")
+_SQUARE = re.compile(r"\b(square|cubic)[\s-]+(?=[a-z])|\b(sq|cu)\.?\s+(?=[a-z])")
 _NEXT_UNIT = re.compile(rf"[\s-]*({_WORD_UNIT})(?![a-z])")
 _ORDINAL = re.compile(r"\b(" + "|".join(w for w in ORDINAL_WORDS if w not in ("first", "second")) + r")\b")
 
@@ -62,7 +66,8 @@ def _plain(value: float) -> str:
 
 def _words_value(text: str) -> float:
     total = current = 0.0
-    for word in re.findall(r"[a-z]+", text):
+    for found in re.findall(r"[a-z]+", text):
+        word = found if found in NUMBER_WORDS else found.removesuffix("s")
         if word in NUMBER_WORDS:
             current += NUMBER_WORDS[word] if word != "dozen" or not current else current * 11
         elif word == "hundred":
@@ -117,9 +122,18 @@ def _number(match: re.Match[str]) -> list[Quantity]:
     return [(shown, name)]
 
 
+def _unmarked(text: str) -> str:
+    """The text without the marks of a numbered list: "1. ... 2. ..."."""
+    marks = list(_MARK.finditer(text))
+    if [int(m.group(1)) for m in marks] != list(range(1, len(marks) + 1)) or len(marks) < 2:
+        return text
+    return _MARK.sub(lambda m: " " * len(m.group(0)), text)
+
+
 def quantities(text: str) -> tuple[Quantity, ...]:
     """All quantities of a lower-cased, NFKC-normalised text, sorted. Dates come apart into year, month and day."""
     found: list[Quantity] = []
+    text = _SQUARE.sub(lambda m: {"sq": "square", "cu": "cubic"}.get(m.group(2), m.group(1)), _unmarked(text))
 
     def take(pattern: re.Pattern[str], convert: "object") -> None:
         nonlocal text
@@ -137,7 +151,7 @@ def quantities(text: str) -> tuple[Quantity, ...]:
     for match in _WORDS.finditer(text):
         unit = _NEXT_UNIT.match(text, match.end())
         if match.group(0) != "one" or unit:
-            bare = FEW if match.group(0) == "two" else ""
+            bare = FEW if match.group(0) in ("two", "zero") else ""
             found.append((_plain(_words_value(match.group(0))), UNITS.get(unit.group(1), "") if unit else bare))
     found += [(str(ORDINAL_WORDS[m.group(1)]), "") for m in _ORDINAL.finditer(text)]
     found += _chinese(text)

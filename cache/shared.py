@@ -162,9 +162,9 @@ class RedisTier:
 
     # statistics and leases -------------------------------------------------------------------------------------------
 
-    def depth_stats(self, tenant: str, key: str) -> dict[str, float] | None:
+    def depth_stats(self, tenant: str, key: str, *, deadline_s: float | None = None) -> dict[str, float] | None:
         """`{min_depth, max_depth, avg_latency, count}` of a prompt (layers, ms), or None."""
-        found = self.link.call(lambda client: client.hgetall(self._stats(tenant, key)))
+        found = self.link.call(lambda client: client.hgetall(self._stats(tenant, key)), deadline_s=deadline_s)
         if not found or b"count" not in found:
             return None
         return {name: float(found.get(name.encode(), 0)) for name in ("min_depth", "max_depth", "avg_latency", "count")}
@@ -174,7 +174,7 @@ class RedisTier:
         index = self._index(Selector(tenant=tenant))
         members = self.link.call(lambda client: client.zrevrange(index, 0, 3 * limit), deadline_s=_BULK_S) or []
         for key in list(dict.fromkeys(m.decode().rpartition(":")[0] for m in members))[:limit]:
-            if stats := self.depth_stats(tenant, key):
+            if stats := self.depth_stats(tenant, key, deadline_s=_BULK_S):
                 yield key, stats
 
     def lease(self, tenant: str, key: str, rank: int, token: str, lease_s: float) -> int | None:

@@ -7,7 +7,8 @@ kind mostly do not (17%). Only near copies are looked at; loose paraphrases are 
 
 from functools import lru_cache
 
-from .facts import HAN, facts
+from .facts import HAN, facts, stem
+from .lexicon import SWAP_NEUTRAL, SYNONYMS
 from .semantic import Embed
 
 LIMIT = 0.66  # cosine of the exchanged parts, for the bundled embedder: a wrong answer costs more than a miss
@@ -21,6 +22,8 @@ _SAME = (
     "账号 帐号 账户 帐户", "费用 价格 价钱", "多久 多长时间", "退款 退钱", "快递 物流", "联系 联络",
     "开通 启用", "忘记 忘了",
 )  # fmt: skip
+_NONE: frozenset[int] = frozenset()
+_SYNONYMS = {stem(word): groups for word, groups in SYNONYMS.items()}
 _CANONICAL = {word: group.split()[0] for group in _SAME for word in group.split()[1:]}
 
 
@@ -64,9 +67,14 @@ class Swap:
     def conflict(self, a: str, b: str) -> str | None:
         """Why the answer to one must not be given to the other, or None. Symmetric."""
         parts = exchanged(a, b)
-        if parts is None or self._cosine(*parts) >= self._limit:
+        if parts is None or _alike(*parts) or self._cosine(*parts) >= self._limit:
             return None
         return "exchanged: " + " / ".join(parts)
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether the exchange is of synonyms, or of words that say little."""
+    return bool({one, other} & SWAP_NEUTRAL or _SYNONYMS.get(one, _NONE) & _SYNONYMS.get(other, _NONE))
 
 
 def _dot(embed: Embed, one: str, other: str) -> float:

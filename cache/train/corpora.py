@@ -38,6 +38,18 @@ def plain(text: str) -> str:
     return re.sub(r"[\W_]+", " ", unicodedata.normalize("NFKC", text).lower()).strip()
 
 
+def akin(one: str, other: str) -> bool:
+    """Whether two groups may ask for the same: equal, or of one passage with answers that share a word."""
+    if one == other:
+        return True
+    if one.count(".") < 2 or other.count(".") < 2:
+        return False
+    (*place, answer), (*second, another) = one.split(".", 2), other.split(".", 2)
+    return place == second and bool(
+        set(answer.split()) & set(another.split()) or answer in another or another in answer
+    )
+
+
 def _pool(name: str, pairs: Iterator[tuple[str, str]], *, strict: bool) -> Pool:
     seen: dict[str, tuple[str, str]] = {}
     for group, text in pairs:

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..align import own_words
 from ..facts import facts
 from ..guards import Guards
-from ..pair import BUCKETS, NAMES, bucket, pair_features, with_leads
+from ..pair import BUCKETS, PAIR, bucket, pair_features
 from ..scorer import both
 from ..semantic import Embed
 from ..swap import Swap
-from .corpora import Pool, plain
+from ..words import Words
+from .corpora import Pool, akin, plain
 from .paraphrase import paraphrase
 
 TOP = 5
@@ -29,7 +31,7 @@ FloatArray = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One look-up: features [n, len(NAMES)] of the candidates that the guards let through, and their labels.
+    """One look-up: features [n, len(PAIR)] of the candidates that the guards let through, their answers and labels.
 
     Labels: 1 the same meaning, 0 another, -1 not known (a loose group, a distant member).
     """
@@ -37,6 +39,7 @@ class Episode:
     part: str
     question: str
     features: FloatArray
+    answers: tuple[str, ...]
     labels: NDArray[np.int8]
     held_right: bool  # whether the cache held a right answer
 
@@ -72,6 +75,7 @@ class Builder:
     def __init__(self, embed: Embedding, idf: FloatArray, seed: int) -> None:
         self._embed, self._idf, self._rng = embed, idf, random.Random(seed)
         self._conflict = both(Guards().conflict, Swap(embed).conflict)
+        self._words = Words(embed, size=10**6)
 
     def split(
         self, pool: Pool, part: str, *, questions: int, stored: float = 0.5, known_from: float = 0.75
@@ -85,9 +89,8 @@ class Builder:
         groups = [pool.groups[i] for i in held]
         floor = -1.0 if pool.strict else known_from
         texts = [pool.texts[i] for i in asking]
-        return self._look_up(
-            part, [pool.texts[i] for i in held], groups, texts, [pool.groups[i] for i in asking], floor
-        )
+        wanted = [pool.groups[i] for i in asking]
+        return self._look_up(part, [pool.texts[i] for i in held], groups, texts, wanted, floor, wanted, groups)
 
     def reworded(self, pool: Pool, part: str, *, questions: int) -> list[Episode]:
         """Rule-made paraphrases of stored texts; other members of the same group count as unknown."""
@@ -105,10 +108,11 @@ class Builder:
         questions: list[str],
         wanted: list[str],
         floor: float,
-        loose: list[str] | None = None,
-        loose_groups: list[str] | None = None,
+        loose: list[str],
+        loose_groups: list[str],
     ) -> list[Episode]:
-        held, asked, out = self._embed(stored), self._embed(questions), []
+        """`groups` are what is right, `loose_groups` what may be: such a candidate counts neither way."""
+        held, asked, found_all = self._embed(stored), self._embed(questions), []
         for i, question in enumerate(questions):
             cosines = held @ asked[i]
             near = np.argpartition(-cosines, min(20 * TOP, len(cosines) - 1))[: 20 * TOP]
@@ -120,17 +124,22 @@ class Builder:
                 label = int(groups[j] == wanted[i])
                 if label and cosines[j] < floor:
                     label = -1
-                if not label and loose and loose_groups and loose_groups[j] == loose[i]:
+                if not label and akin(loose_groups[j], loose[i]):
                     label = -1
                 if label and absent:
                     continue
                 found.append((j, label))
                 if len(found) == TOP:
                     break
-            episode = self._episode(part, question, stored, groups, cosines, found, not absent)
-            if episode is not None:
-                out.append(episode)
-        return out
+            found_all.append((question, [(j, float(cosines[j]), label) for j, label in found], not absent))
+        self._learn([(question, stored[j]) for question, found, _ in found_all for j, _, _ in found])
+        return [self._episode(part, question, stored, groups, found, held) for question, found, held in found_all]
+
+    def _learn(self, pairs: list[tuple[str, str]]) -> None:
+        """Embed the words that will be aligned, many at once."""
+        words = {w for a, b in pairs for side in own_words(facts(a), facts(b)) for w in side}
+        if words:
+            self._words(sorted(words))
 
     def _episode(
         self,
@@ -138,19 +147,15 @@ class Builder:
         question: str,
         stored: list[str],
         groups: list[str],
-        cosines: FloatArray,
-        found: list[tuple[int, int]],
+        found: list[tuple[int, float, int]],
         held_right: bool,
-    ) -> Episode | None:
-        vetoed = {j for j, _ in found if self._conflict(question, stored[j])}
-        limit = max((float(cosines[j]) for j in vetoed), default=0.0) - _BEHIND
-        kept = [(j, label) for j, label in found if j not in vetoed and cosines[j] >= limit]
-        if not kept:
-            none = np.zeros((0, len(NAMES)), dtype=np.float32)
-            return Episode(
-                part=part, question=question, features=none, labels=np.zeros(0, dtype=np.int8), held_right=held_right
-            )
-        rows = [pair_features(question, stored[j], float(cosines[j]), self._idf) for j, _ in kept]
-        features = with_leads(np.array(rows, dtype=np.float32), [groups[j] for j, _ in kept])
-        labels = np.array([label for _, label in kept], dtype=np.int8)
-        return Episode(part=part, question=question, features=features, labels=labels, held_right=held_right)
+    ) -> Episode:
+        vetoed = {j for j, _, _ in found if self._conflict(question, stored[j])}
+        limit = max((cosine for j, cosine, _ in found if j in vetoed), default=0.0) - _BEHIND
+        kept = [(j, cosine, label) for j, cosine, label in found if j not in vetoed and cosine >= limit]
+        rows = [pair_features(question, stored[j], cosine, self._idf, self._words) for j, cosine, _ in kept]
+        return Episode(
+            part=part, question=question, features=np.array(rows, dtype=np.float32).reshape(len(kept), len(PAIR)),
+            answers=tuple(groups[j] for j, _, _ in kept),
+            labels=np.array([label for _, _, label in kept], dtype=np.int8), held_right=held_right,
+        )  # fmt: skip

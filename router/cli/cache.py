@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Column, Table
 
 from ...cache import DepthCache
 from ...rag.embed import default_embedder
@@ -14,6 +15,8 @@ from ..errors import RouterError
 from ..settings import load_settings
 from .ask import Json
 from .output import note, out, print_json
+
+_DEPTHS = ("min_depth", "max_depth", "avg_latency", "count")
 
 cache = typer.Typer(help="Answer cache: what is kept, thresholds, export.", no_args_is_help=True)
 
@@ -41,9 +44,11 @@ def stats(tenant: str = "default", json: Json = False) -> None:
         print_json(found)
         return
     note(f"Redis: {found['redis'] or 'none'}; answers logged on disk: {found['logged']}")
-    for key, depths in found["prompts"].items():
-        row = "  ".join(f"{name} {value:g}" for name, value in depths.items())
-        out.print(f"{key[:16]}  {row}", markup=False, highlight=False)
+    if found["prompts"]:
+        table = Table("prompt", *(Column(name, justify="right") for name in _DEPTHS), box=None)
+        for key, depths in found["prompts"].items():
+            table.add_row(key[:16], *(f"{depths[name]:g}" for name in _DEPTHS))
+        out.print(table)
 
 
 @cache.command()

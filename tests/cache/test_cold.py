@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cache import CacheInputError, DepthCache
+from shoal.cache import CacheInputError, DepthCache, MissingExtraError
 from shoal.cache.cold import ColdLog
 from shoal.cache.tier import Selector
 
@@ -165,6 +165,34 @@ def test_export(tmp_path: Path) -> None:
     assert row["request"] == {"max_tokens": 9, "messages": [{"role": "user", "content": "q 问"}], "model": ""}
     assert (row["text"], row["depth"], row["tags"]) == ("a", 29.5, ["x"])
     cache.close()
+
+
+def test_export_to_parquet(tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    with DepthCache(cold_path=tmp_path / "log") as cache:
+        cache.put("q 问", "a", budget=30, depth=29.5, tags=["x", "y"], meta={"n": 1}, request={"max_tokens": 9})
+        cache.put("odd \ud83d", "half \udc00", budget=30, depth=30)
+        cache.put("q 长", "cut", budget=30, depth=30, finish_reason="length")
+        log = cache.cold()
+        assert log is not None
+        assert log.export(tmp_path / "out.parquet") == 3
+    table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [(r["prompt"], r["text"], r["stored"]) for r in table] == [
+        ("q 问", "a", True), ("odd \\ud83d", "half \\udc00", True), ("q 长", "cut", False),
+    ]  # fmt: skip
+    first = table[0]
+    assert (first["depth"], first["tags"], json.loads(first["meta"])) == (29.5, ["x", "y"], {"n": 1})
+    assert json.loads(first["request"])["max_tokens"] == 9
+    assert table[2]["reason"] == "finish_reason length"
+
+
+def test_parquet_without_pyarrow_names_what_to_install(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    log = ColdLog(tmp_path / "log")
+    with pytest.raises(MissingExtraError, match="pip install pyarrow"):
+        log.export(tmp_path / "out.parquet")
+    log.close()
 
 
 def test_a_full_disk_does_not_fail_the_request(tmp_path: Path, monkeypatch: Any) -> None:

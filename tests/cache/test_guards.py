@@ -45,6 +45,17 @@ OPPOSED = [
     ("does a dog chase a cat", "does a cat chase a dog", "order"),
     ("北京比上海大吗", "上海比北京大吗", "order"),
     ("从北京到上海的火车", "从上海到北京的火车", "order"),
+    ("bread with an oven", "bread without an oven", "negation"),
+    ("the lounge is open to families", "the lounge is no longer open to families", "negation"),
+    ("pick up the parcel at noon", "drop off the parcel at noon", "antonym"),
+    ("what do tenants pay for", "what do landlords pay for", "antonym"),
+    ("does sport make you hungrier", "does sport make you less hungry", "antonym"),
+    ("is it more useful", "is it less useful", "antonym"),
+    ("paint for 20 square metres", "paint for 20 metres", "number"),
+    ("paint for 20 sq m", "paint for 20 litres", "number"),
+    ("房间有12平方米", "房间有12米", "number"),
+    ("explain article 15 of the law", "explain article 15b of the law", "number"),
+    ("怎么续签护照", "怎么续签签证", "different kind"),
 ]
 
 SAME = [
@@ -67,6 +78,13 @@ SAME = [
     ("history of china", "china's history"),
     ("I don't have any idea what this payment is", "what is this payment"),
     ("run `make test`", "please run `make test`"),
+    ("use `load_data` for `ImageFolder`, type `imagefolder`", "for `ImageFolder` use `load_data`"),
+    ("No, it does not exist in v2.10.0.", "it does not exist in version 2.10.0"),
+    ("不，它不支持中文", "它不支持中文"),
+    ("room for several thousand files", "room for thousands of files"),
+    ("a zero-copy slice of the table", "a slice of the table that copies nothing"),
+    ("three steps: 1. read 2. write 3. check", "three steps: read, write, check"),
+    ("load it in the absence of a script", "load it when there is no script"),
 ]
 
 

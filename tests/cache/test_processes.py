@@ -11,8 +11,38 @@ import pytest
 from shoal.cache import DepthCache
 
 OTHER = """
-import sys, time
+import asyncio, sys, threading, time
 from shoal.cache import DepthCache
+made = []
+def ask(answers):
+    with cache.single_flight("burst", budget=30, wait_s=30) as flight:
+        if flight.leader:
+            made.append(1)
+            time.sleep(0.3)
+            entry = cache.put("burst", "once", budget=30, depth=30, fence=flight.fence)
+            flight.share(entry.text)
+            answers.append(entry.text)
+        else:
+            answers.append(flight.result if isinstance(flight.result, str) else flight.result.text)
+def burst(n):
+    answers = []
+    threads = [threading.Thread(target=ask, args=(answers,)) for _ in range(n)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    return answers
+def crowd(latency):
+    def work(n):
+        for i in range(10):
+            cache.put("crowd", "x", budget=30, depth=1 + (10 * n + i) % 30, latency_ms=latency)
+    async def task(n):
+        for i in range(10):
+            await cache.aput("crowd", "x", budget=30, depth=1 + (10 * n + i) % 30, latency_ms=latency)
+    async def tasks():
+        await asyncio.gather(*(task(n) for n in range(8)))
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads: thread.start()
+    asyncio.run(tasks())
+    for thread in threads: thread.join()
 cache = DepthCache(sys.argv[1], namespace=sys.argv[2])
 cache._events.connected.wait(20)
 cache._l2.link._deadline_s = 5
@@ -31,6 +61,12 @@ for line in sys.stdin:
             if flight.leader:
                 time.sleep(0.5)
                 cache.put("slow question", "made-once", budget=30, depth=30, fence=flight.fence)
+    elif what == "burst":
+        answers = burst(int(words[0]))
+        print(len(made), answers.count("once"), flush=True)
+    elif what == "crowd":
+        crowd(float(words[0]))
+        print("done", flush=True)
     elif what == "count":
         for n in range(int(words[0])):
             cache.put("counted", "x", budget=30, depth=10 + n % 20, latency_ms=100)
@@ -138,3 +174,81 @@ def test_counts_from_two_processes_add_up(pair: tuple[DepthCache, Other]) -> Non
     assert (stats["count"], stats["min_depth"], stats["max_depth"]) == (200, 5, 29)
     assert stats["avg_latency"] == pytest.approx(200, rel=0.001)
     assert [row for _, row in mine.depth_table()] == [stats]
+
+
+def test_127_requests_in_two_processes_cost_one_generation(redis_url: str) -> None:
+    namespace = f"test-{token_hex(6)}"
+    two = Other(redis_url, namespace), Other(redis_url, namespace)
+    for other in two:
+        assert other.ask("get warm") == "none"
+    two[0].send("burst 64")
+    two[1].send("burst 63")
+    results = [tuple(int(n) for n in other.read().split()) for other in two]
+    assert sum(made for made, _ in results) == 1
+    assert [answered for _, answered in results] == [64, 63]
+    for other in two:
+        other.close()
+
+
+def test_statistics_are_exact_under_eight_threads_and_eight_tasks_in_two_processes(redis_url: str) -> None:
+    namespace = f"test-{token_hex(6)}"
+    two = Other(redis_url, namespace), Other(redis_url, namespace)
+    for other in two:
+        assert other.ask("get warm") == "none"
+    two[0].send("crowd 100")
+    two[1].send("crowd 300")
+    assert [other.read() for other in two] == ["done", "done"]
+    with DepthCache(redis_url, namespace=namespace) as mine:
+        mine._l2.link._deadline_s = 5  # type: ignore[union-attr]
+        stats = mine.depth_stats("crowd")
+    assert stats == {"min_depth": 1, "max_depth": 30, "avg_latency": pytest.approx(200, rel=1e-3), "count": 320}
+    for other in two:
+        other.close()
+
+
+def test_memory_never_outlives_what_redis_holds(redis_url: str, clock: Any) -> None:
+    namespace = f"test-{token_hex(6)}"
+    one, other = (DepthCache(redis_url, namespace=namespace, clock=clock) for _ in range(2))
+    for cache in (one, other):
+        cache._l2.link._deadline_s = 5  # type: ignore[union-attr]
+    stored = one.put("q", "a", budget=30, depth=30, ttl_s=10)
+    assert stored is not None
+    clock.pass_(6)
+    from_redis, from_memory = other.get("q", budget=30), other.get("q", budget=30)
+    assert from_redis is not None
+    assert from_memory is not None
+    assert (from_redis.tier, from_memory.tier) == ("l2", "l1")
+    assert from_memory.expires == from_redis.expires == stored.expires  # six seconds of its ten are gone
+    clock.pass_(4.1)
+    assert other.get("q", budget=30) is None
+    assert one.get("q", budget=30) is None
+    one.close()
+    other.close()
+
+
+def test_an_empty_redis_and_memory_are_filled_from_disk_and_requests_replay(
+    redis_url: str, clock: Any, tmp_path: Any
+) -> None:
+    with DepthCache(cold_path=tmp_path, clock=clock) as before:
+        for n in range(5):
+            before.put(f"q{n}", f"a{n}", budget=30, depth=30, ttl_s=100, request={"max_tokens": n + 1})
+        before.put("gone", "x", budget=30, depth=30, tags=["bad"])
+        clock.pass_(1)
+        before.invalidate(tag="bad")
+    namespace = f"test-{token_hex(6)}"
+    after = DepthCache(redis_url, namespace=namespace, cold_path=tmp_path, clock=clock)
+    other = DepthCache(redis_url, namespace=namespace, clock=clock)
+    for cache in (after, other):
+        cache._l2.link._deadline_s = 5  # type: ignore[union-attr]
+    assert after.rehydrate() == 5
+    log = after.cold()
+    assert log is not None
+    replayed = []
+    for row in log.requests():
+        request = {k: v for k, v in row["request"].items() if k not in ("messages", "model")}
+        found = other.get(row["request"]["messages"], budget=row["budget"], request=request)
+        assert found is not None
+        replayed.append((row["text"], found.text, found.tier))
+    assert replayed == [(f"a{n}", f"a{n}", "l2") for n in range(5)]
+    after.close()
+    other.close()

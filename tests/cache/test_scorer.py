@@ -8,8 +8,9 @@ import pytest
 
 from shoal.cache import CacheInputError, DepthCache
 from shoal.cache.match import by_cosine
-from shoal.cache.pair import NAMES, PAIR, pair_features, with_leads
+from shoal.cache.pair import PAIR, SECOND, pair_features, second_features
 from shoal.cache.scorer import bundled, default_matcher, load
+from shoal.cache.words import Words
 from shoal.rag.embed import default_embedder
 
 IDF = np.ones(2**15, dtype=np.float32)
@@ -62,22 +63,28 @@ def test_other_questions_miss(cache: DepthCache, question: str) -> None:
     assert cache.get(question, budget=30) is None
 
 
-def test_features_are_symmetric_and_named() -> None:
-    texts = ["How do I reset my password?", "password reset, how?", "怎么重置密码", "What is NLP in 2021?"]
+def test_features_are_symmetric_and_named(letters: Any) -> None:
+    words = Words(letters)
+    texts = ["How do I reset my password?", "password reset, how?", "怎么重置密码", "What is NLP in 2021?", "", "?"]
     for a in texts:
         for b in texts:
-            assert pair_features(a, b, 0.7, IDF) == pytest.approx(pair_features(b, a, 0.7, IDF))
-    assert len(pair_features("a", "b", 0.5, IDF)) == len(PAIR)
-    assert with_leads(np.zeros((2, len(PAIR)), dtype=np.float32), ["x", "y"]).shape == (2, len(NAMES))
+            row = pair_features(a, b, 0.7, IDF, words)
+            assert row == pytest.approx(pair_features(b, a, 0.7, IDF, words))
+            assert len(row) == len(PAIR)
+            assert np.isfinite(row).all()
 
 
 def test_a_lead_counts_only_before_other_answers() -> None:
     rows = np.zeros((2, len(PAIR)), dtype=np.float32)
     rows[:, 0] = [0.9, 0.89]
-    torn, agreed = with_leads(rows, ["x", "y"]), with_leads(rows, ["x", "x"])
-    lead = NAMES.index("lead in cosine")
+    ratings = np.array([2.0, 1.5], dtype=np.float32)
+    torn, agreed = second_features(rows, ratings, ["x", "y"]), second_features(rows, ratings, ["x", "x"])
+    assert torn.shape == (2, len(SECOND))
+    lead, margin = SECOND.index("lead in cosine"), SECOND.index("margin")
     assert torn[0, lead] > -0.2
     assert agreed[0, lead] < -1
+    assert torn[0, margin] == 0.5
+    assert agreed[0, margin] == 8
 
 
 def test_another_embedder_gets_cosine(letters: Any) -> None:
@@ -88,16 +95,7 @@ def test_another_embedder_gets_cosine(letters: Any) -> None:
 def test_a_file_of_other_features_is_refused(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
-    scorer = bundled()
-    tensors = {
-        "mean": scorer.mean,
-        "scale": scorer.scale,
-        "weight": scorer.weight,
-        "idf": scorer.idf,
-        "bias": scorer.mean[:1],
-    }
-    save_file(
-        tensors, tmp_path / "old.safetensors", metadata={"features": '["cosine"]', "embedder": "x", "threshold": "0.5"}
-    )
+    meta = {"features": '["cosine"]', "embedder": "x", "threshold": "0.5"}
+    save_file({"idf": bundled().idf}, tmp_path / "old.safetensors", metadata=meta)
     with pytest.raises(CacheInputError, match="other features"):
         load(tmp_path / "old.safetensors")

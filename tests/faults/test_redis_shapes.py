@@ -1,6 +1,10 @@
-"""Cluster and Sentinel, each for real with one node, by URL."""
+"""Cluster, Sentinel and TLS, each for real with one node, by URL. The server wheel has no TLS: a front ends it."""
 
+import asyncio
+import contextlib
+import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,7 +60,72 @@ def sentinel_url(redis_server: Any, tmp_path: Path) -> Iterator[str]:
     process.wait()
 
 
-@pytest.mark.parametrize("kind", ["cluster_url", "sentinel_url"])
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """Certificate and key of 127.0.0.1, good for a day."""
+    import datetime
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + datetime.timedelta(days=1))
+    signed = made.add_extension(names, critical=True).sign(key, hashes.SHA256())
+    cert, private = folder / "cert.pem", folder / "key.pem"
+    cert.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private.write_bytes(key.private_bytes(*form))
+    return cert, private
+
+
+@pytest.fixture
+def tls_url(redis_server: Any, tmp_path: Path) -> Iterator[str]:
+    cert, key = self_signed(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    loop = asyncio.new_event_loop()
+
+    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(65536):
+                sink.write(data)
+                await sink.drain()
+        sink.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", redis_server.port)
+        await asyncio.gather(pump(reader, server_writer), pump(server_reader, writer))
+
+    server = loop.run_until_complete(asyncio.start_server(forward, "127.0.0.1", 0, ssl=context))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    yield f"rediss://127.0.0.1:{server.sockets[0].getsockname()[1]}/0?ssl_ca_certs={cert}"
+
+    def stop() -> None:
+        server.close()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.call_later(0.1, loop.stop)
+
+    loop.call_soon_threadsafe(stop)
+    thread.join()
+    loop.close()
+
+
+def test_a_certificate_nobody_signed_is_not_trusted(tls_url: str) -> None:
+    with DepthCache(tls_url.partition("?")[0]) as cache:
+        cache._l2.link._deadline_s = 5  # type: ignore[union-attr]
+        cache.put("q", "answer", budget=30, depth=30)
+        assert cache._l2.get("default", "k", rank=0) is None  # type: ignore[union-attr]
+        assert cache.get("q", budget=30) is not None  # from memory: an outage, not an error
+        assert cache.stats()["redis_outages"] >= 1
+
+
+@pytest.mark.parametrize("kind", ["cluster_url", "sentinel_url", "tls_url"])
 def test_answers_go_round(kind: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(kind)
     with DepthCache(url) as one, DepthCache(url) as other:

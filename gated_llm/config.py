@@ -78,6 +78,20 @@ class DecoderConfig:
         attention = self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)
         return attention / (attention + 3 * self.hidden * self.inner)
 
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """Shape of the checkpoint's tensor of that Hugging Face name."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        sizes = {
+            "q_proj": (queries, self.hidden), "k_proj": (keys, self.hidden), "v_proj": (keys, self.hidden),
+            "o_proj": (self.hidden, queries), "q_norm": (self.head_dim,), "k_norm": (self.head_dim,),
+            "gate_proj": (self.inner, self.hidden), "up_proj": (self.inner, self.hidden),
+            "down_proj": (self.hidden, self.inner), "embed_tokens": (self.vocab, self.hidden),
+            "lm_head": (self.vocab, self.hidden),
+        }  # fmt: skip
+        part, kind = name.split(".")[-2:]
+        size = sizes.get(part, (self.hidden,))
+        return size if kind == "weight" else size[:1]
+
     @property
     def plain(self) -> bool:
         """Whether it is Llama's block, with or without QK norm and biases of q, k and v: what the kernel runs."""
@@ -88,10 +102,12 @@ class DecoderConfig:
         """Reads `config.json` and, where there is one, `generation_config.json`. Raises WeightsError."""
         try:
             raw = json.loads((folder / "config.json").read_text("utf-8"))
+            extra = folder / "generation_config.json"
+            generation = json.loads(extra.read_text("utf-8")) if extra.exists() else {}
         except (OSError, ValueError) as error:
             raise WeightsError(f"{folder} holds no readable config.json: {error}") from error
-        extra = folder / "generation_config.json"
-        generation = json.loads(extra.read_text("utf-8")) if extra.exists() else {}
+        if not isinstance(raw, dict):
+            raise WeightsError(f"{folder / 'config.json'} is not a model's config: fetch the model again.")
         return cls.from_hf(raw, eos=_ids(generation.get("eos_token_id")))
 
     @classmethod

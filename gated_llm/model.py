@@ -61,6 +61,10 @@ class Decoder:
         def get(name: str) -> Tensor:
             if name not in weights:
                 raise WeightsError(f"The checkpoint has no tensor {name!r}: it is incomplete or of another shape.")
+            if (shape := tuple(weights[name].shape)) != (wanted := config.shape_of(name)):
+                raise WeightsError(
+                    f"The checkpoint's {name!r} is {shape}, config.json makes it {wanted}: pull it again."
+                )
             return weights[name].to(self.device)
 
         def norm(name: str) -> Tensor:

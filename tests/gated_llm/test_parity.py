@@ -1,5 +1,6 @@
 """Logits at full depth equal those of transformers, in fp32, within 1e-4."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from shoal.gated_llm import GatedLLM, WeightsError
 from shoal.gated_llm.checkpoint import read_tensors
 from shoal.gated_llm.config import DecoderConfig
 from shoal.gated_llm.model import Decoder
+from shoal.gated_llm.native import supports
 from shoal.gated_llm.weights import pull
 
 from .conftest import SHAPE, hf_model
@@ -148,6 +150,35 @@ def test_the_embedding_scale_is_rounded_as_transformers_rounds_it(tmp_path: Path
     decoder = Decoder(DecoderConfig.from_folder(tmp_path), read_tensors(tmp_path), dtype="bf16")
     ids = torch.arange(3, 270)[None]
     assert torch.equal(decoder.embed(ids), reference.get_input_embeddings()(ids))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"vocab_size": 300}, r"embed_tokens.weight' is \(272, 48\), config.json makes it \(300, 48\)"),
+        ({"head_dim": 24}, r"q_proj.weight' is \(80, 48\), config.json makes it \(96, 48\)"),
+        ({"tie_word_embeddings": False}, "has no tensor 'lm_head.weight'"),
+    ],
+)
+def test_weights_that_the_config_does_not_describe_are_refused(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    hf_model("gemma3_text", **GEMMA).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **change}), "utf-8")
+    with pytest.raises(WeightsError, match=said):
+        ours(tmp_path)
+
+
+def test_the_kernel_leaves_what_it_cannot_run_to_torch() -> None:
+    wide = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 7, "num_attention_heads": 2}
+    raw = {**wide, "head_dim": 32, "num_key_value_heads": 2, "vocab_size": 64}
+    for kind, change, runs in [
+        ("llama", {}, True), ("qwen2", {}, True), ("qwen3", {}, True), ("mistral", {"sliding_window": 9}, True),
+        ("llama", {"attention_bias": True}, False), ("llama", {"mlp_bias": True}, False),
+        ("llama", {"hidden_act": "gelu_pytorch_tanh"}, False), ("gemma2", {}, False), ("gemma3_text", {}, False),
+    ]:  # fmt: skip
+        assert supports(DecoderConfig.from_hf({"model_type": kind, **raw, **change})) is runs
 
 
 PUBLISHED: dict[str, dict[str, Any]] = {

@@ -5,11 +5,12 @@ is loaded. Knows no routing, retrieval or HTTP.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from .constrain import Grammars
 from .errors import GatedError, PromptError
 from .gating import Policy, new_gating, run_mask
 from .health import LayerHealth
@@ -64,6 +65,7 @@ class GatedLLM:
         self.scheduler = Scheduler(most_bytes=kv_bytes)
         self.prefix = PrefixStore(prefix_bytes)
         self._health = LayerHealth(self.total)
+        self._made_grammars: Grammars | None = None
 
     @classmethod
     def load(
@@ -154,6 +156,7 @@ class GatedLLM:
         cancel: Cancel | None = None,
         raw: bool = False,
         adapter: str | None = None,
+        schema: Mapping[str, Any] | None = None,
         drafts: bool = True,
         store_skipped: bool = False,
         partition: str = "",
@@ -162,6 +165,7 @@ class GatedLLM:
 
         `prompt`: messages, or a string that is one user turn (with `raw`, text to continue). Every generated token is
         chosen by a pass within `max_depth`; the prompt before it is read at full depth unless `gate_prefill`.
+        `schema`: a JSON schema that the answer is held to, unless `max_tokens` cuts it off.
         `drafts`: guess tokens ahead and verify them, which changes the time and nothing else (G16). `store_skipped`:
         a skipped attention branch still stores its keys and values. `partition`: whose prompt it is; only prompts of
         one partition share what was read of a common beginning. Settings are checked before the first chunk is asked
@@ -196,6 +200,7 @@ class GatedLLM:
             budget=budget.depth,
             policy=policy,
             gate_fingerprint=plan.fingerprint,
+            constraint=None if schema is None else self._grammars().json(schema),
             cancel=cancel,
             partition=f"{adapter or ''}\n{partition}",
         )
@@ -241,6 +246,13 @@ class GatedLLM:
                     raise GatedError(f"{self.name} has no adapter {adapter!r:.42}; there is {there}.")
                 self._served[adapter] = self._adapt(adapter)
             return self._served[adapter]
+
+    def _grammars(self) -> Grammars:
+        with self._loading:
+            if self._made_grammars is None:
+                config = next(iter((self._served or {}).values())).model.config
+                self._made_grammars = Grammars(self.tokenizer.to_json(), vocab=config.vocab, eos=config.eos)
+            return self._made_grammars
 
     def _run(self, work: Work) -> Iterator[Chunk]:
         request = Request(work, self.prefix)

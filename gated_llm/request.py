@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .constrain import Constraint
 from .gating import Gating
 from .prefix import PrefixStore, blocks
 from .report import Chunk, DepthReport, Usage
@@ -67,6 +68,7 @@ class Work:
     policy: str
     gate_fingerprint: str
     drafter: Drafter | None = None
+    constraint: Constraint | None = None
     cancel: Cancel | None = None
     partition: str = ""
 
@@ -226,19 +228,20 @@ class Request:
     def _choose(self, logits: "Tensor") -> bool:
         """The next token from its logits; True when it ends the answer."""
         work = self.work
-        self._token, confidence = self._sampler.choose(logits)
+        self._token, confidence = self._sampler.choose(logits, work.constraint)
         self._confidences.append(confidence)
         work.gating.finish(confidence)
+        complete = work.constraint is not None and work.constraint.took(self._token)
         if self._token in work.model.config.eos:
             self.end("stop")
             return True
         piece, met = self._stops.push(self._text.push(self._token))
         if met:
             self._finish(piece, "stop")
-        elif self.made >= work.room:
+        elif complete or self.made >= work.room:
             if piece:
                 self._out.put(Chunk(text=piece, depth=self._report()))
-            self.end("length")
+            self.end("stop" if complete else "length")
         elif piece:
             self._out.put(Chunk(text=piece, depth=self._report()))
         return self.ended.is_set()

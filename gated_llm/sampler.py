@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .constrain import Constraint
 from .errors import LogitsError, SamplingError
 
 if TYPE_CHECKING:
@@ -52,14 +53,20 @@ class Sampler:
         self._sampling = sampling
         self._random = torch.Generator().manual_seed(sampling.seed) if sampling.temperature > 0 else None
 
-    def choose(self, logits: "Tensor") -> tuple[int, float]:
-        """The next token's id and the likeliest one's probability, for fp32 `logits` [vocab]. Raises LogitsError."""
+    def choose(self, logits: "Tensor", constraint: Constraint | None = None) -> tuple[int, float]:
+        """The next token's id, within `constraint`, and the likeliest one's probability without it.
+
+        For fp32 `logits` [vocab]. Raises LogitsError.
+        """
         top, best = logits.max(dim=0)
         confidence = (top - logits.logsumexp(dim=0)).exp().item()
         if not math.isfinite(confidence):
             raise LogitsError(
                 "The model gave logits that are not finite numbers: the checkpoint is damaged, fetch it again."
             )
+        if constraint is not None:
+            logits = constraint.hold(logits)
+            best = logits.argmax()
         if self._random is None:
             return int(best.item()), confidence
         chosen = self._probabilities(logits.cpu()).multinomial(1, generator=self._random)

@@ -46,6 +46,10 @@ class ChatTokenizer:
         self._config: dict[str, Any] = json.loads(settings.read_text("utf-8")) if settings.exists() else {}
         self._template = self._compile(folder)
 
+    def to_json(self) -> str:
+        """The whole tokenizer as `tokenizer.json` holds it."""
+        return str(self._control.to_str())
+
     @property
     def has_template(self) -> bool:
         """Whether the model comes with a chat template."""

@@ -256,8 +256,13 @@ class _Saved:
             "chats": [(s.prefix, s.rest) for s in self.chats],
         }
         scratch = self._path.with_name(f"{self._path.name}.new")
-        scratch.write_text(json.dumps(state), "utf-8")
-        scratch.replace(self._path)
+        try:
+            scratch.write_text(json.dumps(state), "utf-8")
+            scratch.replace(self._path)
+        except OSError as error:
+            raise GatedError(
+                f"{self._path} cannot be written: {error}. Copy the model to a folder of yours."
+            ) from error
 
 
 def main() -> None:

@@ -148,6 +148,11 @@ def test_what_another_text_or_setting_left_is_not_taken(tiny_folder: Path, tmp_p
         run(tiny_folder, progress_file=path)
 
 
+def test_a_folder_that_cannot_be_written_is_said_at_once(tiny_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(GatedError, match=r"calibration.json cannot be written.*Copy the model"):
+        run(tiny_folder, prompts=PROMPTS, progress_file=tmp_path / "missing" / "calibration.json")
+
+
 def test_too_little_text_is_said(tiny_folder: Path) -> None:
     with pytest.raises(GatedError, match=r"has 300 tokens; 640 are the least.*1280 are wanted"):
         run(tiny_folder, text=TEXT[:300])

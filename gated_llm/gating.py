@@ -79,18 +79,31 @@ class Predictor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """On which side of `value` a signal lets branches leave; calibration finds the side as well as the value."""
+
+    side: Literal["<=", ">="]
+    value: float
+
+    def __post_init__(self) -> None:
+        if self.side not in ("<=", ">="):
+            raise GatedError(f"A bound's side is <= or >=, not {self.side!r:.20}.")
+
+    def holds(self, value: float) -> bool:
+        """A value that is not known holds none."""
+        return value <= self.value if self.side == "<=" else value >= self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """Branches that leave together, and the bounds under which they may: confidence at least, the others at most."""
+    """Branches that leave together, and the bounds under which they may."""
 
     drops: tuple[Branch, ...]
-    bounds: Mapping[str, float]
+    bounds: Mapping[str, Bound]
 
     def allows(self, values: Mapping[str, float]) -> bool:
-        """Whether every bound holds; a value that is not known holds none."""
-        return all(
-            values[name] >= bound if name == "confidence" else values[name] <= bound
-            for name, bound in self.bounds.items()
-        )
+        """Whether every bound holds."""
+        return all(bound.holds(values[name]) for name, bound in self.bounds.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +264,7 @@ class Choice:
         shown: dict[int, dict[str, float]] = {}
         for level in self.rule.levels[:1] if self.rule else ():
             for name, bound in level.bounds.items():
-                shown.setdefault(self._place(name), {})[name] = bound
+                shown.setdefault(self._place(name), {})[name] = bound.value
         return shown
 
 

@@ -2,9 +2,9 @@
 
 From one watched block: *entropy*, a local PCA over the residual streams of the last tokens, those components that hold
 95% of the variance, H = -sum p ln p of their energy shares; *attention_kl*, the mean over heads of KL(attention row ||
-uniform); *residual*, the L2 distance between a block's input and the FFN's output before it, both of length one. From
-the token before: *confidence*, the probability of its likeliest successor. NaN is a signal that is not known, as of a
-branch that was skipped. Knows no model and no budget.
+uniform); *residual*, how far the last FFN has moved the stream: the L2 distance between the next block's input and the
+stream that entered the FFN, over the length of that input. From the token before: *confidence*, the probability of its
+likeliest successor. NaN is a signal that is not known, as of a branch that was skipped. Knows no model and no budget.
 """
 
 import math
@@ -75,12 +75,9 @@ def entropy(states: States) -> float:
 
 
 def residual(state: States, middle: States) -> float:
-    """Distance, 0 to 2, between the directions of a block's input and of the FFN's output before it."""
-    added = state - middle
-    lengths = float(np.linalg.norm(state)) * float(np.linalg.norm(added))
-    if not lengths > 0:
-        return math.nan
-    return math.sqrt(max(0.0, 2.0 - 2.0 * float(state @ added) / lengths))
+    """What the FFN has added, as a share of the stream's length after it."""
+    length = float(np.linalg.norm(state))
+    return float(np.linalg.norm(state - middle)) / length if length > 0 else math.nan
 
 
 def read(reading: Reading, window: Window, confidence: float) -> Signals:

@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.gated_llm import GatedError, Plan
-from shoal.gated_llm.gating import POLICIES, PREDICTED, WHOLE, Gating, Level, Policy, Predictor, Rule, new_gating
+from shoal.gated_llm.gating import (
+    POLICIES,
+    PREDICTED,
+    WHOLE,
+    Bound,
+    Gating,
+    Level,
+    Policy,
+    Predictor,
+    Rule,
+    new_gating,
+)
 from shoal.gated_llm.policy import SAFE_LAYERS, Branch, Budget, resolve_budget
 from shoal.gated_llm.signals import NAMES, Reading
 from shoal.gated_llm.trace import BEFORE, Reason, TokenTrace
@@ -18,6 +29,7 @@ from .test_policy import TOTAL, plans, ran
 
 HIDDEN, HEADS = 8, 3
 UPPER = st.floats(-1, 5)
+BOUNDS = st.builds(Bound, side=st.sampled_from(["<=", ">="]), value=UPPER)
 
 
 @st.composite
@@ -39,7 +51,7 @@ def rules(draw: st.DrawFn, policy: Policy) -> Rule:
         )
         names = [*names, PREDICTED]
     levels = tuple(
-        Level(drops=tuple(order[:size]), bounds={name: draw(UPPER) for name in draw(st.sets(st.sampled_from(names)))})
+        Level(drops=tuple(order[:size]), bounds={name: draw(BOUNDS) for name in draw(st.sets(st.sampled_from(names)))})
         for size in sizes
     )
     rates = tuple(draw(st.floats(0, 1)) / len(levels) for _ in levels)
@@ -105,7 +117,8 @@ def test_any_policy_keeps_the_budget(
 
 def rule_of(**bounds: float) -> Rule:
     drops: tuple[Branch, ...] = (("attention", 20), ("mlp", 21))
-    levels = (Level(drops=drops[:1], bounds=bounds), Level(drops=drops, bounds={n: b / 2 for n, b in bounds.items()}))
+    wide, tight = ({n: Bound(side="<=", value=b / k) for n, b in bounds.items()} for k in (1, 2))
+    levels = (Level(drops=drops[:1], bounds=wide), Level(drops=drops, bounds=tight))
     return Rule(levels=levels, probe=10, rates=(0.3, 0.3))
 
 
@@ -145,7 +158,7 @@ def test_a_reason_names_the_signal_that_decided() -> None:
         ({"probe": 22}, "cannot leave out earlier"),
         ({"probe": None}, "known before the pass"),
         ({"levels": rule_of(residual=1).levels[::-1]}, "all that the level before"),
-        ({"levels": (Level(drops=(), bounds={PREDICTED: 1.0}),)}, "bounds predicted"),
+        ({"levels": (Level(drops=(), bounds={PREDICTED: Bound(side="<=", value=1.0)}),)}, "bounds predicted"),
         ({"rates": (0.5,)}, "rates"),
         ({"rates": (0.9, 0.9)}, "rates"),
     ],

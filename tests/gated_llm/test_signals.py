@@ -43,11 +43,11 @@ def test_a_window_forgets() -> None:
     assert found[-1] == pytest.approx(entropy(states[-WINDOW:]), rel=1e-4)
 
 
-def test_residual_is_a_distance_of_directions() -> None:
+def test_residual_is_the_share_that_the_ffn_added() -> None:
     x = RANDOM.normal(size=16).astype(np.float32)
-    assert residual(x, x - 3 * x) == pytest.approx(0, abs=1e-3)
-    assert residual(x, x + 2 * x) == pytest.approx(2, abs=1e-3)
-    assert math.isnan(residual(x, x))
+    assert residual(x, x) == 0
+    assert residual(x, x * 0.75) == pytest.approx(0.25, abs=1e-6)
+    assert math.isnan(residual(x * 0, x))
 
 
 def test_what_was_skipped_is_not_known() -> None:

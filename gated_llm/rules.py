@@ -1,0 +1,160 @@
+"""Calibrated thresholds of a model (G3): operating points of the per-token policies, each with what it was measured at.
+
+A file beside the plan, for the same model fingerprint. Knows no model and no text.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from .errors import PlanError
+from .gating import Bound, Level, Policy, Predictor, Rule
+
+WORKS = ("chat", "grounded", "scoring")
+_FORM = 1
+_ASSETS = Path(__file__).parent / "assets"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A rule with its mean depth in layers and its loss in nats per token against full depth, by kind of work.
+
+    Measured on held-out samples, on top of full depth: a smaller budget leaves out more.
+    """
+
+    policy: Policy
+    rule: Rule
+    depth: Mapping[str, float]
+    loss: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if set(self.depth) != set(self.loss) or not all(
+            map(math.isfinite, (*self.depth.values(), *self.loss.values()))
+        ):
+            raise PlanError("A point of the thresholds lacks a depth or a loss for some kind of work.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Every operating point of one model."""
+
+    model_fingerprint: str
+    points: tuple[Point, ...]
+    about: Mapping[str, Any]
+
+    def within(self, loss: float, work: str | None = None, *, policy: Policy | None = None) -> Point | None:
+        """The shallowest point that loses at most `loss` nats per token at `work`, None where full depth is left.
+
+        Without `work` it must hold for every kind that was measured. Raises PlanError for a kind that was not.
+        """
+        best, least = None, math.inf
+        for point in self.points:
+            kinds = list(point.loss) if work is None else [work]
+            if not set(kinds) <= set(point.loss):
+                raise PlanError(f"work={work!r:.40}: the thresholds know {', '.join(point.loss)}.")
+            depth = sum(point.depth[kind] for kind in kinds) / len(kinds)
+            fits = max(point.loss[kind] for kind in kinds) <= loss and policy in (None, point.policy)
+            if fits and depth < least:
+                best, least = point, depth
+        return best
+
+    @classmethod
+    def read(cls, path: Path, *, model_fingerprint: str) -> Self:
+        """Raises PlanError when the file is damaged or made for a model with another fingerprint."""
+        try:
+            raw = json.loads(path.read_text("utf-8"))
+            if raw["form"] != _FORM:
+                raise ValueError(f"form {raw['form']} instead of {_FORM}")
+            predictors = [Predictor(**{**p, "readout": tuple(p["readout"])}) for p in raw["predictors"]]
+            rules = cls(
+                model_fingerprint=raw["model_fingerprint"],
+                points=tuple(_point(point, raw["levels"], predictors) for point in raw["points"]),
+                about=raw["about"],
+            )
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise PlanError(
+                f"{path} holds no thresholds ({error!r}): calibrate again with `shoal gates calibrate`."
+            ) from error
+        if rules.model_fingerprint != model_fingerprint:
+            raise PlanError(
+                f"{path} was made for model {rules.model_fingerprint}, this model is {model_fingerprint}: "
+                "calibrate again with `shoal gates calibrate`."
+            )
+        return rules
+
+    @classmethod
+    def shipped(cls, name: str) -> Self | None:
+        """The thresholds that ship for the model of that name, None where none do; needs neither model nor torch."""
+        path = _ASSETS / f"{name}.signals.json"
+        if not path.exists():
+            return None
+        return cls.read(path, model_fingerprint=json.loads(path.read_text("utf-8"))["model_fingerprint"])
+
+    def write(self, path: Path) -> None:
+        """Writes the rules as JSON; sets of branches and predictors once each."""
+        levels: list[list[list[object]]] = []
+        predictors: list[Predictor] = []
+        points = []
+        for point in self.points:
+            rule = point.rule
+            chosen = []
+            for level in rule.levels:
+                drops: list[list[object]] = [list(branch) for branch in level.drops]
+                if drops not in levels:
+                    levels.append(drops)
+                bounds = {name: [bound.side, _short(bound.value)] for name, bound in level.bounds.items()}
+                chosen.append({"drops": levels.index(drops), "bounds": bounds})
+            if rule.predictor is not None and rule.predictor not in predictors:
+                predictors.append(rule.predictor)
+            points.append(
+                {
+                    "policy": point.policy,
+                    "probe": rule.probe,
+                    "predictor": None if rule.predictor is None else predictors.index(rule.predictor),
+                    "levels": chosen,
+                    "rates": list(map(_short, rule.rates)),
+                    "depth": {kind: _short(value) for kind, value in point.depth.items()},
+                    "loss": {kind: _short(value) for kind, value in point.loss.items()},
+                }
+            )
+        head = {
+            "form": _FORM,
+            "model_fingerprint": self.model_fingerprint,
+            "about": dict(self.about),
+            "levels": levels,
+            "predictors": [_plain(predictor) for predictor in predictors],
+        }
+        rows = ",\n  ".join(json.dumps(point) for point in points)
+        path.write_text(f'{json.dumps(head)[:-1]},\n "points": [\n  {rows}\n ]}}\n', "utf-8")
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _plain(predictor: Predictor) -> dict[str, Any]:
+    return {
+        "bias": _short(predictor.bias),
+        "weights": {name: _short(value) for name, value in predictor.weights.items()},
+        "usual": {name: _short(value) for name, value in predictor.usual.items()},
+        "readout": [float(f"{value:.4g}") for value in predictor.readout],
+    }
+
+
+def _point(raw: Mapping[str, Any], levels: list[Any], predictors: list[Predictor]) -> Point:
+    rule = Rule(
+        levels=tuple(
+            Level(
+                drops=tuple((kind, int(layer)) for kind, layer in levels[level["drops"]]),
+                bounds={name: Bound(side=side, value=value) for name, (side, value) in level["bounds"].items()},
+            )
+            for level in raw["levels"]
+        ),
+        probe=raw["probe"],
+        predictor=None if raw["predictor"] is None else predictors[raw["predictor"]],
+        rates=tuple(raw["rates"]),
+    )
+    return Point(policy=raw["policy"], rule=rule, depth=raw["depth"], loss=raw["loss"])

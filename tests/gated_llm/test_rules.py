@@ -1,0 +1,69 @@
+"""Operating points: written, read back, and chosen within what may be lost."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.gated_llm import PlanError
+from shoal.gated_llm.gating import PREDICTED, Bound, Level, Predictor, Rule
+from shoal.gated_llm.rules import Point, Rules
+
+PREDICTOR = Predictor(bias=0.5, weights={"confidence": -1.0}, usual={"confidence": 0.4}, readout=(0.25, -0.5))
+
+
+def point(depth: float, loss: float, *, hybrid: bool = False) -> Point:
+    name = PREDICTED if hybrid else "residual"
+    first = Level(drops=(("mlp", 2),), bounds={name: Bound(side="<=", value=0.25)})
+    second = Level(drops=(("mlp", 2), ("attention", 2)), bounds={name: Bound(side="<=", value=0.125)})
+    rule = Rule(levels=(first, second), probe=2, predictor=PREDICTOR if hybrid else None, rates=(0.25, 0.5))
+    return Point(
+        policy="hybrid" if hybrid else "signals",
+        rule=rule,
+        depth={"chat": depth, "scoring": depth + 1},
+        loss={"chat": loss, "scoring": 2 * loss},
+    )
+
+
+RULES = Rules(
+    model_fingerprint="abc", points=(point(28, 0.01), point(26, 0.03), point(27, 0.01, hybrid=True)), about={}
+)
+
+
+def test_rules_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "signals.json"
+    RULES.write(path)
+    assert Rules.read(path, model_fingerprint="abc") == RULES
+    with pytest.raises(PlanError, match=r"abc.*feed.*calibrate"):
+        Rules.read(path, model_fingerprint="feed")
+
+
+@pytest.mark.parametrize(
+    ("loss", "work", "policy", "chosen"),
+    [
+        (0.005, None, None, None),
+        (0.01, None, None, None),  # scoring loses 0.02
+        (0.01, "chat", None, 2),
+        (0.01, "chat", "signals", 0),
+        (0.02, None, None, 2),
+        (0.03, "chat", None, 1),
+    ],
+)
+def test_the_shallowest_point_within_the_loss(loss: float, work: Any, policy: Any, chosen: int | None) -> None:
+    expected = None if chosen is None else RULES.points[chosen]
+    assert RULES.within(loss, work, policy=policy) is expected
+
+
+def test_a_kind_of_work_that_was_not_measured() -> None:
+    with pytest.raises(PlanError, match="chat, scoring"):
+        RULES.within(0.1, "grounded")
+
+
+@pytest.mark.parametrize("change", [{"form": 2}, {"points": [{}]}, {"levels": []}, {"predictors": [{}]}], ids=str)
+def test_damaged_files(change: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "signals.json"
+    RULES.write(path)
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **change}), "utf-8")
+    with pytest.raises(PlanError, match="holds no thresholds"):
+        Rules.read(path, model_fingerprint="abc")

@@ -90,6 +90,12 @@ class Telemetry:
             m["in_flight"].set(in_flight)
             m["queued"].set(queued)
 
+    def engine(self, kv_bytes: int, requests: int) -> None:
+        """What the local model holds for its requests right now."""
+        if m := self._metrics:
+            m["kv_bytes"].set(kv_bytes)
+            m["engine_requests"].set(requests)
+
     def waited(self, seconds: float) -> None:
         if m := self._metrics:
             m["queue_seconds"].observe(seconds)
@@ -206,6 +212,8 @@ def _metrics(total: int) -> dict[str, Any]:
         "request_seconds": histogram("request_seconds", "End-to-end time of a request", labels=("endpoint",)),
         "in_flight": gauge("in_flight", "Requests being worked on"),
         "queued": gauge("queued", "Requests waiting for a slot"),
+        "kv_bytes": gauge("kv_bytes", "Bytes of keys and values that running requests hold"),
+        "engine_requests": gauge("engine_requests", "Requests that the local model is answering or has waiting"),
         "queue_seconds": histogram("queue_seconds", "Time a request waited for a slot"),
         "first_token_seconds": histogram("first_token_seconds", "Time to the first piece of an answer"),
         "answer_seconds": histogram("answer_seconds", "Time to a whole answer, once admitted"),

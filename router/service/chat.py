@@ -1,14 +1,15 @@
 """`/v1/chat/completions` and `/v1/completions`: a request checked, admitted, answered, whole or as a stream (S1)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, Response
 
-from ..decision import Piece, Request
+from ..decision import Answer, Piece, Request
 from . import payload
 from .errors import ApiError
 from .openapi import ChatCompletion, Completion, answers
@@ -43,7 +44,9 @@ async def _answer(
     shape = payload.Shape(chat=chat, request_id=request.request_id or "", model=body.model, total=service.total)
     deadline = asyncio.get_running_loop().time() + service.options.total_s
     responder = _stream if body.stream else _whole
-    work = responder(service, request, http, _Reply(shape=shape, usage=body.usage, deadline=deadline))
+    reply = _Reply(shape=shape, usage=body.usage, deadline=deadline)
+    await _check_tokens(service, request, http)
+    work = responder(service, [_variant(request, n) for n in range(body.n or 1)], http, reply)
     try:
         return await unless_gone(http.receive, work) or Response(status_code=499)
     except TimeoutError:
@@ -84,24 +87,54 @@ def _request(service: Service, body: Generation, messages: Messages, http: HttpR
     )
 
 
-async def _whole(service: Service, request: Request, http: HttpRequest, reply: _Reply) -> Response:
-    answer = None
-    async with asyncio.timeout_at(reply.deadline):
-        run = await service.start(request, key_of(http), whole=True)
+async def _check_tokens(service: Service, request: Request, http: HttpRequest) -> None:
+    """Raises `ApiError` for a prompt of more tokens than this server takes, where it has such a limit."""
+    most = service.options.max_prompt_tokens
+    if most is None or not hasattr(service.llm, "count_tokens"):
+        return
+    messages = [{"role": message.role, "content": message.content} for message in request.messages]
+    if await service.work(http, lambda: service.llm.count_tokens(messages)) > most:
+        message = f"The messages have more than {most} tokens."
+        raise ApiError(400, message, code="context_length_exceeded", param="messages")
+
+
+def _variant(request: Request, n: int) -> Request:
+    """The request for its answer number `n`: another seed, and an id of its own."""
+    return replace(request, seed=(request.seed or 0) + n, request_id=f"{request.request_id}-{n}") if n else request
+
+
+async def _whole(service: Service, requests: Sequence[Request], http: HttpRequest, reply: _Reply) -> Response:
+    async def one(request: Request) -> Answer:
+        run, answer = await service.start(request, key_of(http), whole=True), None
         try:
             async for piece in run.pieces():
                 answer = piece.answer
         finally:
             run.stop()
-    if answer is None:
-        raise _no_answer()
-    return JSONResponse(reply.shape.whole(answer), headers=payload.headers(answer))
+        if answer is None:
+            raise _no_answer()
+        return answer
 
-
-async def _stream(service: Service, request: Request, http: HttpRequest, reply: _Reply) -> Response:
-    """Waits for the first piece, so that a refusal still gets its own status, then streams."""
     async with asyncio.timeout_at(reply.deadline):
-        run = await service.start(request, key_of(http), whole=False)
+        answers = await _all(one(request) for request in requests)
+    return JSONResponse(reply.shape.whole(answers), headers=payload.headers(answers[0]))
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+    """Results in order; the first failure ends the others and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _stream(service: Service, requests: Sequence[Request], http: HttpRequest, reply: _Reply) -> Response:
+    """Waits for the first piece, so that a refusal still gets its own status, then streams one answer after another."""
+    key = key_of(http)
+    async with asyncio.timeout_at(reply.deadline):
+        run = await service.start(requests[0], key, whole=False)
         try:
             pieces = run.pieces()
             first = await anext(pieces, None)
@@ -110,23 +143,42 @@ async def _stream(service: Service, request: Request, http: HttpRequest, reply: 
         except BaseException:
             run.stop()
             raise
+    runs = [run]
+
+    async def choices() -> AsyncIterator[AsyncIterator[Piece]]:
+        yield _after(first, pieces)
+        for request in requests[1:]:
+            runs.append(await service.start(request, key, whole=False))
+            yield runs[-1].pieces()
+
+    def leave() -> None:
+        for one in runs:
+            one.stop()
+
     known = payload.headers(first.answer) if first.answer else {}
-    return EventStream(_frames(first, pieces, reply), deadline=reply.deadline, leave=run.stop, headers=known)
+    return EventStream(_frames(choices(), reply), deadline=reply.deadline, leave=leave, headers=known)
 
 
-async def _frames(first: Piece, rest: AsyncIterator[Piece], reply: _Reply) -> AsyncIterator[bytes]:
-    shape = reply.shape
-    yield frame(shape.chunk(first, first=True))
-    answer = first.answer
+async def _after(first: Piece, rest: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
+    yield first
     async for piece in rest:
-        if piece.text:
-            yield frame(shape.chunk(piece, first=False))
-        answer = piece.answer
-    if answer is None:
-        raise _no_answer()
-    yield frame(shape.last(answer))
+        yield piece
+
+
+async def _frames(choices: AsyncIterator[AsyncIterator[Piece]], reply: _Reply) -> AsyncIterator[bytes]:
+    shape, answers = reply.shape, list[Answer]()
+    async for pieces in choices:
+        answer, begun, index = None, False, len(answers)
+        async for piece in pieces:
+            if piece.text or not begun:
+                yield frame(shape.chunk(piece, first=not begun, index=index))
+            answer, begun = piece.answer, True
+        if answer is None:
+            raise _no_answer()
+        answers.append(answer)
+        yield frame(shape.last(answer, index))
     if reply.usage:
-        yield frame(shape.usage_chunk(answer))
+        yield frame(shape.usage_chunk(answers))
     yield DONE
 
 

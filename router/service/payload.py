@@ -1,6 +1,7 @@
 """Answers as OpenAI's JSON and as response headers. Pure: plain data in, plain data out."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from ..decision import Answer, Piece
@@ -47,12 +48,10 @@ def ranges(numbers: list[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def usage(answer: Answer) -> dict[str, Any]:
-    return {
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.completion_tokens,
-        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-    }
+def usage(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Tokens of all answers to one request, whose prompt counts once, as with OpenAI."""
+    prompt, made = answers[0].prompt_tokens, sum(answer.completion_tokens for answer in answers)
+    return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
 
 
 class Shape:
@@ -64,32 +63,37 @@ class Shape:
         self._created = int(time.time())
         self._kind = "chat.completion" if chat else "text_completion"
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """The answers as choices; `shoal` is the first one's trace."""
+        choices = [self._whole_choice(index, answer) for index, answer in enumerate(answers)]
+        frame = self._frame(self._kind, choices)
+        return {**frame, "usage": usage(answers), "shoal": answers[0].trace.to_dict()}
+
+    def chunk(self, piece: Piece, *, first: bool, index: int = 0) -> dict[str, Any]:
+        choice = self._choice(index, piece.text, role=first)
+        return {**self._part([choice]), "shoal": {"depth": {"max": piece.depth, "total": self._total}}}
+
+    def last(self, answer: Answer, index: int = 0) -> dict[str, Any]:
+        choice = self._choice(index, "", finish=FINISH.get(answer.finish_reason, answer.finish_reason))
+        return {**self._part([choice]), "shoal": answer.trace.to_dict()}
+
+    def usage_chunk(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        return {**self._part([]), "usage": usage(answers), "shoal": answers[0].trace.to_dict()}
+
+    def _whole_choice(self, index: int, answer: Answer) -> dict[str, Any]:
         reason = FINISH.get(answer.finish_reason, answer.finish_reason)
         content: dict[str, Any] = {"text": answer.text}
         if self._chat:
             content = {"message": {"role": "assistant", "content": answer.text, "refusal": None}}
-        choice = {"index": 0, **content, "finish_reason": reason, "logprobs": None}
-        return {**self._frame(self._kind, [choice]), "usage": usage(answer), "shoal": answer.trace.to_dict()}
+        return {"index": index, **content, "finish_reason": reason, "logprobs": None}
 
-    def chunk(self, piece: Piece, *, first: bool) -> dict[str, Any]:
-        choice = self._choice(piece.text, role=first)
-        return {**self._part([choice]), "shoal": {"depth": {"max": piece.depth, "total": self._total}}}
-
-    def last(self, answer: Answer) -> dict[str, Any]:
-        choice = self._choice("", finish=FINISH.get(answer.finish_reason, answer.finish_reason))
-        return {**self._part([choice]), "shoal": answer.trace.to_dict()}
-
-    def usage_chunk(self, answer: Answer) -> dict[str, Any]:
-        return {**self._part([]), "usage": usage(answer), "shoal": answer.trace.to_dict()}
-
-    def _choice(self, text: str, *, role: bool = False, finish: str | None = None) -> dict[str, Any]:
+    def _choice(self, index: int, text: str, *, role: bool = False, finish: str | None = None) -> dict[str, Any]:
         if not self._chat:
-            return {"index": 0, "text": text, "finish_reason": finish, "logprobs": None}
+            return {"index": index, "text": text, "finish_reason": finish, "logprobs": None}
         delta: dict[str, Any] = {"role": "assistant"} if role else {}
         if finish is None:
             delta["content"] = text
-        return {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        return {"index": index, "delta": delta, "finish_reason": finish, "logprobs": None}
 
     def _part(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return self._frame("chat.completion.chunk" if self._chat else "text_completion", choices)

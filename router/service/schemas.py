@@ -21,6 +21,7 @@ def _whole(text: str) -> str:
     return text
 
 
+MOST_ANSWERS = 8  # of one request
 Text = Annotated[str, AfterValidator(_whole)]
 Name = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_whole)]
 
@@ -110,8 +111,8 @@ class Generation(Body):
 
     def check(self) -> None:
         """Raises `ApiError` for what OpenAI's API has and Shoal does not do."""
-        if (self.n or 1) > 1:
-            raise _unsupported("n", "Only n=1 is supported: send the request again for another answer.")
+        if (self.n or 1) > MOST_ANSWERS:
+            raise ApiError(400, f"n may be at most {MOST_ANSWERS}.", param="n")
         if self.presence_penalty or self.frequency_penalty:
             raise _unsupported("presence_penalty", "Penalties are not supported; leave them out or at 0.")
         if self.logit_bias:

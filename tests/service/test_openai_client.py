@@ -100,6 +100,35 @@ def test_completions(live):
     assert parts[-1].choices[0].finish_reason == "stop"
 
 
+def test_several_answers_to_one_request(live):
+    """Each is made for itself, with a seed of its own; the prompt counts once."""
+    with live.client() as client:
+        made = client.chat.completions.create(**ASK, n=3, seed=5)
+        one = client.chat.completions.create(**ASK, seed=5)
+        parts = list(client.chat.completions.create(**ASK, n=3, stream=True, stream_options={"include_usage": True}))
+    assert [choice.index for choice in made.choices] == [0, 1, 2]
+    assert {choice.message.content for choice in made.choices} == {one.choices[0].message.content}
+    assert made.usage.prompt_tokens == one.usage.prompt_tokens
+    assert made.usage.completion_tokens == 3 * one.usage.completion_tokens
+    assert sorted(r.seed for r in live.router.requests[-7:-4]) == [5, 6, 7]
+    assert len({r.request_id for r in live.router.requests[-7:]}) == 7
+    texts, ends = ["", "", ""], []
+    for part in parts:
+        for choice in part.choices:
+            texts[choice.index] += choice.delta.content or ""
+            ends += [choice.index] if choice.finish_reason else []
+    assert texts == [one.choices[0].message.content] * 3
+    assert ends == [0, 1, 2]
+    assert parts[-1].usage.completion_tokens == made.usage.completion_tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_of_several_answers_that_fails_fails_the_request(live, stream):
+    asked = {**ASK, "messages": [{"role": "user", "content": "crash"}], "n": 3, "stream": stream}
+    with live.client() as client, pytest.raises(openai.APIError):
+        client.chat.completions.create(**asked)
+
+
 def test_embeddings(live):
     with live.client() as client:
         found = client.embeddings.create(model="shoal-embed", input=["a", "bb"])  # asks for base64 by itself
@@ -130,7 +159,7 @@ def test_models(live):
         ({"messages": []}, openai.BadRequestError, "invalid_type", "messages"),
         ({"messages": [{"role": "user", "content": 3}]}, openai.BadRequestError, "invalid_type", "messages.0.content"),
         ({"messages": [{"role": "user", "content": " "}]}, openai.BadRequestError, "invalid_request", "messages"),
-        ({"n": 2}, openai.BadRequestError, "unsupported_parameter", "n"),
+        ({"n": 9}, openai.BadRequestError, "invalid_request", "n"),
         ({"tools": [{"type": "function"}]}, openai.BadRequestError, "unsupported_parameter", "tools"),
         (
             {"response_format": {"type": "json_object"}},

@@ -22,10 +22,11 @@ from torch import Tensor
 
 from ..checkpoint import fingerprint, read_tensors
 from ..config import DecoderConfig
-from ..engine import GatedLLM, find_plan
+from ..engine import GatedLLM
 from ..errors import GatedError
 from ..lora import TARGETS, Adapter
 from ..policy import Plan
+from ..served import find_plan
 from ..tokenizer import ChatTokenizer
 from ..weights import locate
 from .curve import draw_curve
@@ -85,7 +86,14 @@ class Run:
         self._adam = Adam(len(self._flat))
         self._best = self._flat.clone()
         self._points = [i for i in range(1, len(plan.points) + 1) if plan.depth_at(i) >= recipe.min_depth]
-        self.state: dict[str, Any] = {"step": 0, "seconds": 0.0, "tokens": 0, "best": -1.0, "stale": 0, "curve": []}
+        self.state: dict[str, Any] = {
+            "step": 0,
+            "seconds": 0.0,
+            "tokens": 0,
+            "best": -math.inf,
+            "stale": 0,
+            "curve": [],
+        }
 
     def _view(self) -> None:
         at = 0
@@ -219,7 +227,7 @@ class Run:
                         right += sum(next(hits) for _ in range(branch.answer)) == branch.answer
                         total += 1
             row[name], row[f"{name}_nll"] = right / total, nll / total
-        score = row["exact"] + 0.3 * row["exact_shallow"]
+        score = row["exact"] + 0.3 * row["exact_shallow"] - 1e-3 * row["exact_nll"]
         self._say("held out  " + "  ".join(f"{key} {value:.4g}" for key, value in row.items()))
         self.state["curve"].append(row)
         if score > self.state["best"]:

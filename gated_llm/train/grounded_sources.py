@@ -125,6 +125,8 @@ def lines(path: Path) -> list[Passage]:
             continue
         try:
             row = json.loads(line)
+            if not isinstance(row, dict):
+                raise TypeError("it is no JSON object")
             passages = row.get("passages", "")
             text = passages if isinstance(passages, str) else "\n".join(passages)
             question, answer = row["question" if text else "prompt"], row["answer"]

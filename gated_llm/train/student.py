@@ -136,7 +136,7 @@ class Student:
             [torch.cat([weights[f"{name}.weight"].float() for name in self._names(i, group)]) for group in _GROUPS]
             for i in range(config.layers)
         ]
-        self._live = [[base.to(dtype) for base in bases] for bases in self._base]
+        self._live = [[base.to(dtype, copy=True) for base in bases] for bases in self._base]
         self._low: list[list[tuple[Tensor, list[Tensor]]]] = []
         self._run_attention: Callable[..., Tensor] = torch.compile(_attention) if compiled else _attention
         self._run_mlp: Callable[..., Tensor] = torch.compile(_mlp) if compiled else _mlp
@@ -161,7 +161,7 @@ class Student:
                     live[part] = torch.addmm(base[part], b, a, alpha=self.scale)
                     at += b.shape[0]
                 stacked = torch.cat(low_a).to(self._dtype).requires_grad_()
-                row.append((stacked, [b.to(self._dtype).requires_grad_() for b in low_b]))
+                row.append((stacked, [b.to(self._dtype, copy=True).requires_grad_() for b in low_b]))
             self._low.append(row)
 
     def gradients(self) -> dict[str, Tensor]:

@@ -95,3 +95,48 @@ def _share(text: str) -> float:
     if not (text.endswith("%") and 0 <= share < 1):
         raise typer.BadParameter(f"{text!r} is no share: give it in percent, from 0% up to 100%, such as 0.3%.")
     return share
+
+
+@gates.command()
+def train(
+    config: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A training recipe (YAML).")] = None,
+    lora: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Your own examples: JSON lines with prompt and answer."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="What the adapter is called from then on.")] = "own",
+    out: Annotated[Path | None, typer.Option(help="Checkpoints and curve; by default beside the model.")] = None,
+    data: Annotated[
+        Path, typer.Option(envvar="SHOAL_DATA", help="Folder of the recipe's data sets, see docs/data.md.")
+    ] = Path("../shared/data"),
+    resume: Annotated[bool, typer.Option(help="Go on from the last checkpoint.")] = False,
+    model: Model = None,
+    json: Json = False,
+) -> None:
+    """Train an adapter for a model, at full depth and with branches left out, and keep it beside the model.
+
+    Says what it will take before it starts. Give either --config or --lora.
+    """
+    from dataclasses import replace
+
+    from ...gated_llm.train.grounded import train_adapter
+    from ...gated_llm.train.recipe import Recipe, Source
+    from ...gated_llm.weights import locate
+
+    if (config is None) == (lora is None):
+        raise typer.BadParameter("give either --config RECIPE.yaml or --lora EXAMPLES.jsonl")
+    settings = load_settings(model=model)
+    if config is not None:
+        recipe = Recipe.read(config)
+        recipe = recipe if model is None else replace(recipe, model=model)
+    else:
+        assert lora is not None
+        recipe = Recipe(model=settings.model, sources=(Source(kind="lines", path=str(lora.resolve())),), steps=300)
+    folder = locate(recipe.model, home=settings.home)
+    made = train_adapter(recipe, data, out or folder / f"{name}.training", home=settings.home, resume=resume, say=note)
+    kept = folder / f"{name}.adapter.safetensors"
+    kept.write_bytes(made.read_bytes())
+    if json:
+        print_json({"adapter": str(kept), "bytes": kept.stat().st_size})
+    else:
+        note(f"{kept}, {kept.stat().st_size / 1e6:.2f} MB")

@@ -60,6 +60,7 @@ def test_merging_adds_the_product_and_leaves_the_rest(tiny_folder: Path, tiny: G
     assert set(merged) == set(weights)
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
 def test_merged_weights_equal_peft(tiny_folder: Path, tiny: GatedLLM) -> None:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM

@@ -1,0 +1,304 @@
+"""Answers from given passages: the bare model, the grounded-answer adapter, and the adapter with branches left out.
+
+    python -m benchmarks.grounded [--adapter FILE] [--plan FILE] [--questions N] [--only NAME ...]
+
+XQuAD (English): each question over its passage, in the words in which the router asks; greedy, 32 tokens. Containment
+and F1 as SQuAD scores them; length in words. Refusals: articles of SQuAD 2.0 that training left out. CMRC 2018 dev:
+containment and F1 by character. Time: one request at a time, prompt included, nothing shared between prompts; the
+configurations take turns on every question. Answers are kept in benchmarks/out/ by weights, plan and configuration.
+"""
+
+import argparse
+import collections
+import json
+import random
+import re
+import statistics
+import string
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks._router import DATA, OUT, SEED, table, write
+from shoal.gated_llm import GatedLLM
+from shoal.gated_llm.checkpoint import fingerprint, read_tensors
+from shoal.gated_llm.config import DecoderConfig
+from shoal.gated_llm.served import find_plan
+from shoal.gated_llm.lora import Adapter, merge
+from shoal.gated_llm.passes import KernelModel
+from shoal.gated_llm.policy import Plan
+from shoal.gated_llm.tokenizer import ChatTokenizer
+from shoal.gated_llm.weights import DEFAULT_MODEL, locate
+from shoal.router.decision import Message
+from shoal.router.deep import grounded
+
+ASSETS = Path(__file__).parents[1] / "gated_llm" / "assets"
+TOKENS, TIMED, CHINESE, RESAMPLES = 32, 60, 150, 2000
+TRAINED = ("Computational_complexity_theory", "Huguenot", "Steam_engine", "1973_oil_crisis", "European_Union_law",
+           "Harvard_University", "Immune_system", "Scottish_Parliament", "Islamism", "Imperialism",
+           "French_and_Indian_War", "Yuan_dynasty", "Packet_switching")  # fmt: skip
+HELD_OUT = ("Normans", "Warsaw", "Force")
+REFUSED = re.compile(
+    r"\b(do(es)? not|don't|doesn't|cannot|can't|not)\b.{0,30}\b(know|hold|mention|specif|provide|contain|state|answer)"
+    r"|不知道|没有答案",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A question over a passage; no answers where it has none."""
+
+    question: str
+    passage: str
+    answers: tuple[str, ...]
+    article: str
+    language: str = "en"
+
+    @property
+    def prompt(self) -> list[dict[str, str]]:
+        text = f"[page, 0-{len(self.passage)}] {self.passage}"
+        return grounded([Message(role="user", content=self.question)], self.question, text, self.language)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A row of the table: which weights, how deep, and whether the prompt is gated too."""
+
+    name: str
+    llm: GatedLLM
+    depth: float | None = None
+    gate_prefill: bool = True
+
+    def answer(self, item: Item) -> str:
+        depth = f"{100 * self.depth / self.llm.total:.4f}%" if self.depth else self.llm.total
+        made = self.llm.generate(item.prompt, max_depth=depth, max_tokens=TOKENS, gate_prefill=self.gate_prefill)
+        return made.text.strip()
+
+    @property
+    def runs(self) -> float:
+        return self.llm.plan.depth_at(self.llm.plan.point_for(self.depth)) if self.depth else self.llm.total
+
+
+def items(name: str, *, language: str = "en", titles: Sequence[str] = ()) -> list[Item]:
+    """Questions of a file of the SQuAD form."""
+    raw = json.loads((DATA / name).read_text("utf-8"))["data"]
+    return [
+        Item(
+            question=qa["question"],
+            passage=paragraph["context"].strip(),
+            answers=() if qa.get("is_impossible") else tuple(a["text"] for a in qa["answers"]),
+            article=article.get("title", ""),
+            language=language,
+        )
+        for article in raw
+        if not titles or article["title"] in titles
+        for paragraph in article["paragraphs"]
+        for qa in paragraph["qas"]
+    ]
+
+
+def words(text: str, language: str) -> list[str]:
+    """SQuAD's normalisation: lower case, no punctuation, no articles; characters in Chinese."""
+    if language == "zh":
+        return re.findall(r"[a-z]+|\d+|[\u4e00-\u9fff]", text.lower())
+    plain = "".join(char for char in text.lower() if char not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", plain).split()
+
+
+def score(said: str, item: Item) -> tuple[float, float]:
+    """Containment and F1 of an answer, the best over the gold answers."""
+    got, contained, best = words(said, item.language), 0.0, 0.0
+    for answer in item.answers:
+        gold = words(answer, item.language)
+        contained = max(contained, float(f" {' '.join(gold)} " in f" {' '.join(got)} "))
+        same = sum((collections.Counter(gold) & collections.Counter(got)).values())
+        best = max(best, 2 * same / (len(gold) + len(got)) if same else 0.0)
+    return contained, best
+
+
+def answers(setup: Setup, name: str, asked: Sequence[Item]) -> list[str]:
+    """The setup's answers, from benchmarks/out/ where they were made before."""
+    key = f"{setup.llm.fingerprint}-{setup.depth or 'full'}-{int(setup.gate_prefill)}-{name}-{len(asked)}"
+    kept = OUT / "grounded" / f"{re.sub(r'[^a-z0-9.]+', '-', key.lower())}.json"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    made: list[str] = json.loads(kept.read_text("utf-8")) if kept.exists() else []
+    began = time.monotonic()
+    for item in asked[len(made) :]:
+        made.append(setup.answer(item))
+        if len(made) % 100 == 0 or len(made) == len(asked):
+            kept.write_text(json.dumps(made, ensure_ascii=False), "utf-8")
+            print(f"{setup.name}, {name}: {len(made)} of {len(asked)}, {time.monotonic() - began:.0f} s", flush=True)
+    return made
+
+
+def interval(difference: Sequence[float]) -> str:
+    """95% of the means of resampled differences, in points."""
+    values = np.asarray(difference)
+    draws = np.random.default_rng(SEED).integers(0, len(values), (RESAMPLES, len(values)))
+    low, high = np.quantile(values[draws].mean(1), (0.025, 0.975))
+    return f"{100 * low:+.1f} to {100 * high:+.1f}"
+
+
+def timings(setups: Sequence[Setup], asked: Sequence[Item]) -> dict[str, list[float]]:
+    """Seconds per answer of every setup; they take turns on each question, in random order."""
+    took: dict[str, list[float]] = {setup.name: [] for setup in setups}
+    draw, order = random.Random(SEED), list(setups)
+    for item in asked:
+        draw.shuffle(order)
+        for setup in order:
+            setup.llm.prefix = type(setup.llm.prefix)(0)
+            start = time.perf_counter()
+            setup.answer(item)
+            took[setup.name].append(time.perf_counter() - start)
+    return took
+
+
+def load(adapter: Path | None, plan: Path | None, *, bits: int | None = None) -> GatedLLM:
+    """The default model as it serves, with an adapter merged in where given; `plan` is that of the adapter."""
+    folder = locate(DEFAULT_MODEL)
+    config, weights = DecoderConfig.from_folder(folder), read_tensors(folder)
+    model = fingerprint(weights)
+    order = find_plan(folder, config, model)
+    if adapter is not None:
+        found = Adapter.read(adapter)
+        order = order if plan is None else Plan.read(plan, model_fingerprint=found.merged_fingerprint)
+        weights = merge(weights, found, model_fingerprint=model, plan_fingerprint=None if plan else order.fingerprint)
+        model = found.merged_fingerprint
+    made = KernelModel.load(config, weights, bits=bits)
+    if made is None:
+        raise SystemExit("This benchmark needs the native kernel: install a C++ compiler.")
+    return GatedLLM(made, ChatTokenizer(folder), order, name=folder.name, model_fingerprint=f"{model}-{bits or 'auto'}")
+
+
+def rows(setups: Sequence[Setup], asked: Sequence[Item], refusals: Sequence[Item]) -> list[dict[str, Any]]:
+    """One row a setup: XQuAD, and refusals where there is no answer and where there is one."""
+    found: list[dict[str, Any]] = []
+    base: list[tuple[float, float]] | None = None
+    for setup in setups:
+        said = answers(setup, "xquad", asked)
+        scored = [score(text, item) for text, item in zip(said, asked, strict=True)]
+        told = answers(setup, "refusal", refusals)
+        no = [bool(REFUSED.search(t)) for t, i in zip(told, refusals, strict=True) if not i.answers]
+        yes = [bool(REFUSED.search(t)) for t, i in zip(told, refusals, strict=True) if i.answers]
+        row = {
+            "answers": setup.name,
+            "layers": round(setup.runs, 2),
+            "containment": round(statistics.mean(c for c, _ in scored), 3),
+            "F1": round(statistics.mean(f for _, f in scored), 3),
+            "words": round(statistics.mean(len(text.split()) for text in said), 1),
+            "refuses rightly": round(statistics.mean(no), 3),
+            "refuses wrongly": round(statistics.mean(yes), 3),
+        }
+        if setup.name.startswith("adapter"):
+            base = base or scored
+            pairs = list(zip(scored, base, strict=True))
+            row["containment against full, points"] = interval([a[0] - b[0] for a, b in pairs])
+            row["F1 against full, points"] = interval([a[1] - b[1] for a, b in pairs])
+        else:
+            row |= {"containment against full, points": "", "F1 against full, points": ""}
+        found.append(row)
+        print(table(found), flush=True)
+    return found
+
+
+def by_article(setups: Sequence[Setup], asked: Sequence[Item], seen: Callable[[Item], bool]) -> list[dict[str, Any]]:
+    """XQuAD again, by whether training saw other passages of the question's article."""
+    found = []
+    for setup in setups:
+        said = answers(setup, "xquad", asked)
+        for title, wanted in (("others of its article in training", True), ("article not in training", False)):
+            scored = [score(t, i) for t, i in zip(said, asked, strict=True) if seen(i) == wanted]
+            if not scored:
+                continue
+            found.append(
+                {
+                    "answers": setup.name,
+                    "questions": f"{len(scored)}, {title}",
+                    "containment": round(statistics.mean(c for c, _ in scored), 3),
+                    "F1": round(statistics.mean(f for _, f in scored), 3),
+                }
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--adapter", type=Path, default=ASSETS / "smollm2-135m.grounded.safetensors")
+    parser.add_argument("--plan", type=Path, default=ASSETS / "smollm2-135m.grounded.plan.json")
+    parser.add_argument("--questions", type=int, default=None)
+    parser.add_argument("--depths", type=float, nargs="*", default=(28, 26, 24, 22))
+    parser.add_argument("--raw", action="store_true", help="only the bare model")
+    parser.add_argument("--bits", type=int, nargs="*", default=(4,), help="more widths of the merged weights to try")
+    chosen = parser.parse_args()
+    draw = random.Random(SEED)
+    asked = items("xquad/xquad.en.json")[: chosen.questions]
+    squad = items("squad2_no_xquad/dev-v2.0-without-xquad.json", titles=HELD_OUT)
+    refusals = [i for i in squad if not i.answers][:150] + draw.sample([i for i in squad if i.answers], 150)
+    chinese = draw.sample(items("cmrc2018/cmrc2018_dev.json", language="zh"), CHINESE)
+    if chosen.questions:
+        refusals = [i for k in (refusals[:150], refusals[150:]) for i in k[: chosen.questions // 4]]
+        chinese = chinese[: chosen.questions // 4]
+    bare = Setup(name="bare model", llm=load(None, None))
+    setups = [bare]
+    if not chosen.raw:
+        plan = chosen.plan if chosen.plan.exists() else None
+        llm = load(chosen.adapter, plan, bits=8)
+        setups.append(Setup(name="adapter, full depth", llm=llm))
+        setups += [Setup(name=f"adapter, {d:g} layers", llm=llm, depth=d) for d in chosen.depths]
+        if chosen.depths:
+            middle = sorted(chosen.depths)[len(chosen.depths) // 2]
+            kept = Setup(name=f"adapter, {middle:g} layers, prompt whole", llm=llm, depth=middle, gate_prefill=False)
+            setups.append(kept)
+        setups += [
+            Setup(name=f"adapter, full depth, int{bits}", llm=load(chosen.adapter, plan, bits=bits))
+            for bits in chosen.bits
+        ]
+    quality = rows(setups, asked, refusals)
+    in_chinese = []
+    for setup in setups[:2]:
+        scored = [score(t, i) for t, i in zip(answers(setup, "cmrc", chinese), chinese, strict=True)]
+        contained, f1 = (round(statistics.mean(s[k] for s in scored), 3) for k in (0, 1))
+        in_chinese.append({"answers": setup.name, "questions": len(chinese), "containment": contained, "F1": f1})
+    print(table(in_chinese))
+    articles = by_article(setups[:2], asked, lambda item: item.article in TRAINED)
+    took = timings([s for s in setups if "int4" not in s.name], draw.sample(asked, min(TIMED, len(asked))))
+    whole = took.get("adapter, full depth") or took["bare model"]
+    times = [
+        {
+            "answers": name,
+            "median ms": round(1000 * statistics.median(seconds), 1),
+            "share of the adapter at full depth": round(
+                statistics.median(a / b for a, b in zip(seconds, whole, strict=True)), 3
+            ),
+        }
+        for name, seconds in took.items()
+    ]
+    print(table(times))
+    print(table(articles))
+    write(
+        "grounded",
+        "Answers from given passages: the bare model and the grounded-answer adapter",
+        {
+            "note": f"{DEFAULT_MODEL}, XQuAD en, {len(asked)} questions, whose passages no one trained on, greedy. "
+            "Layers are the most that any token takes; prompts are gated too unless marked whole. Differences "
+            "from the adapter at full depth are paired 95% bootstrap intervals. Refusals: 150 unanswerable and 150 "
+            "answerable questions of three articles that training left out. Times are for one request at a time, "
+            f"prompt included, the setups taking turns on {min(TIMED, len(asked))} questions.",
+            "XQuAD and refusals": quality,
+            "CMRC 2018 dev": in_chinese,
+            "XQuAD by article": articles,
+            "time": times,
+            "versions": {"torch": version("torch")},
+            "data": "xquad/xquad.en.json, squad2_no_xquad, cmrc2018",
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -45,11 +45,11 @@ class Decider:
     ) -> None:
         self._classifier = classifier or Classifier.load(embed)
         self._guard = guard or Guard(embed)
-        self._profiles = profiles
+        self.profiles = profiles
 
     def read(self, request: Request) -> Reading:
         """Features, route probabilities and the guard's verdict; raises `InvalidRequest` for an unknown profile."""
-        profile = profile_named(request.profile, self._profiles)
+        profile = profile_named(request.profile, self.profiles)
         features, prediction = self._classifier.predict(request.messages)
         shallow = request.max_depth not in (None, "auto") or features.hints.depth is not None
         verdict = self._guard.check(request.messages, thorough=shallow)

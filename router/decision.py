@@ -183,7 +183,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """The one record of a request (R8), the same in Python, CLI, HTTP, LangChain and LlamaIndex."""
+    """The one record of a request (R8), the same in Python, CLI, HTTP, LangChain and LlamaIndex.
+
+    `kept` and `dropped` are passages; `fused` is the text with citations that the model read, made of those kept.
+    """
 
     id: str
     route: Route
@@ -195,6 +198,7 @@ class Trace:
     layer_tokens: float
     kept: tuple[Mapping[str, Any], ...] = ()
     dropped: tuple[Mapping[str, Any], ...] = ()
+    fused: str = ""
     version: int = TRACE_VERSION
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,7 +208,11 @@ class Trace:
             "route": self.route.value,
             "decision": {**self.decision.to_dict(), "profile": self.decision.profile, "total": self.decision.total},
             "cache": {"tier": self.tier},
-            "passages": {"kept": [dict(p) for p in self.kept], "dropped": [dict(p) for p in self.dropped]},
+            "passages": {
+                "kept": [dict(p) for p in self.kept],
+                "dropped": [dict(p) for p in self.dropped],
+                "fused": self.fused,
+            },
             "depth": dict(self.depth),
             "layer_tokens": self.layer_tokens,
             "latency_ms": round(self.latency_ms, 3),

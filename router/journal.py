@@ -55,6 +55,7 @@ class Journal:
         layer_tokens: float = 0.0,
         kept: tuple[Mapping[str, Any], ...] = (),
         dropped: tuple[Mapping[str, Any], ...] = (),
+        fused: str = "",
     ) -> Trace:
         return Trace(
             id=self.id,
@@ -67,4 +68,5 @@ class Journal:
             layer_tokens=layer_tokens,
             kept=kept,
             dropped=dropped,
+            fused=fused,
         )

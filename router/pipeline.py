@@ -62,6 +62,7 @@ class _Prepared:
     route: Route
     kept: tuple[Mapping[str, Any], ...] = ()
     dropped: tuple[Mapping[str, Any], ...] = ()
+    fused: str = ""
 
 
 class CognitiveRouter:
@@ -122,6 +123,11 @@ class CognitiveRouter:
     @property
     def model_fingerprint(self) -> str:
         return self.llm.fingerprint if self.llm else ""
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """Names of the profiles a request may choose."""
+        return tuple(self._decider.profiles)
 
     # asking
 
@@ -301,7 +307,7 @@ class CognitiveRouter:
         entry_id = self._store(asked, text, depth=float(depth["max"]), finish_reason=last.finish_reason, fence=fence)
         answer = self._answer(
             asked, text, prepared.route, depth=depth, layer_tokens=layer_tokens, entry_id=entry_id,
-            kept=prepared.kept, dropped=prepared.dropped,
+            kept=prepared.kept, dropped=prepared.dropped, fused=prepared.fused,
         )  # fmt: skip
         answer = replace(
             answer,
@@ -346,7 +352,8 @@ class CognitiveRouter:
         if not kept or context.kept[0].score < RELEVANT:
             return replace(plain, dropped=(*({**passage, "reason": "score"} for passage in kept), *dropped))
         prompt = grounded(asked.request.messages, text, context.text, asked.reading.features.language)
-        return _Prepared(prompt=prompt, route=Route.DEEP if deep else Route.RAG, kept=kept, dropped=dropped)
+        grounded_route = Route.DEEP if deep else Route.RAG
+        return _Prepared(prompt=prompt, route=grounded_route, kept=kept, dropped=dropped, fused=context.text)
 
     def _uses_kb(self, decision: Decision) -> bool:
         """Whether an answer on this route may rest on the knowledge base, whose fingerprint is then in the key (C3)."""

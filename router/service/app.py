@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from ... import __version__
 from ..accounting import Ledger
 from ..telemetry import Telemetry
-from . import chat, decisions, errors, knowledge, ops, traces, usage
+from . import chat, console, decisions, errors, knowledge, ops, traces, usage
 from .admission import Admission
 from .edge import Edge
 from .keys import KeyRing
@@ -50,7 +50,7 @@ def create_app(router: Any, options: ServiceOptions | None = None) -> FastAPI:
     )
     app.state.service = service
     errors.install(app)
-    parts = [part.routes(service) for part in (chat, decisions, knowledge, usage, traces, ops)]
+    parts = [part.routes(service) for part in (chat, decisions, knowledge, usage, traces, console, ops)]
     for part in parts:
         app.include_router(part)
     service.telemetry.endpoints = frozenset(route.path for part in parts for route in part.routes)

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..telemetry import Telemetry
 from .admission import Admission
+from .console.files import PATHS as CONSOLE
 from .errors import ApiError, api_error
 from .keys import LOCAL, ApiKey, KeyRing
 from .options import ServiceOptions
@@ -25,7 +26,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz"}) | CONSOLE
 JSON_TYPE = re.compile(rb"application/(?:[a-z0-9.+-]+\+)?json\s*(?:;.*)?", re.I | re.S)
 CLOSE = {"Connection": "close"}
 

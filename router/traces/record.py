@@ -61,6 +61,7 @@ class Record:
             trace["passages"] = {
                 kind: [{name: value for name, value in passage.items() if name != "text"} for passage in passages]
                 for kind, passages in trace["passages"].items()
+                if kind != "fused"
             }
         return cls(id=answer.trace.id, tenant=request.tenant, at=at, prompt=prompt, trace=trace, tokens=answer.tokens)
 

@@ -1,0 +1,228 @@
+// Every word the console says, in English and Chinese: the one table. `{name}` is filled in.
+
+const STRINGS = {
+  pages: ["Pages", "页面"],
+  ask: ["Ask", "提问"],
+  live: ["Live", "实时"],
+  knowledge: ["Knowledge", "知识库"],
+  key: ["API key", "API 密钥"],
+  key_title: ["This server asks for an API key", "此服务器需要 API 密钥"],
+  key_note: [
+    "It stays in this tab and is sent to this server only. An empty field forgets it.",
+    "密钥只保存在本标签页，只发送给此服务器。留空即忘记密钥。",
+  ],
+  key_use: ["Use it", "使用"],
+  key_wrong: ["The server does not know this key.", "服务器不认识这个密钥。"],
+  busy: ["Working …", "处理中……"],
+
+  ask_title: ["Ask, and see how deep the answer is", "提问，并看看回答用了多深"],
+  ask_empty: [
+    "Each token of an answer is coloured by the layers it took. Ask something easy, then something hard.",
+    "回答中的每个词元按所用的层数着色。先问一个简单的，再问一个难的。",
+  ],
+  conversation: ["Conversation", "对话"],
+  new: ["New conversation", "新对话"],
+  question: ["Your question", "你的问题"],
+  question_hint: ["Ask something (Enter sends, Shift+Enter starts a new line)", "输入问题（回车发送，Shift+回车换行）"],
+  send: ["Ask", "提问"],
+  stop: ["Stop", "停止"],
+  budget: ["Budget", "预算"],
+  auto: ["let the router choose", "由路由器决定"],
+  layers_of: ["{layers} of {total} layers", "{layers} / {total} 层"],
+  budget_auto: ["auto", "自动"],
+  profile: ["Profile", "模式"],
+  use_cache: ["use the cache", "使用缓存"],
+  you: ["You", "你"],
+  answer: ["Answer", "回答"],
+  answering: ["Answering …", "正在回答……"],
+  stopped: ["stopped", "已停止"],
+  good: ["Good answer", "回答得好"],
+  bad: ["Bad answer", "回答不好"],
+  thanked: ["Thank you: noted.", "谢谢，已记录。"],
+  retracted: [
+    "Noted: the answer is out of the cache and will be made anew.",
+    "已记录：该回答已从缓存中撤回，下次会重新生成。",
+  ],
+  forgotten: ["The server no longer knows this answer.", "服务器已不再保留这个回答。"],
+  route: ["route", "路线"],
+  tier: ["cache", "缓存"],
+  miss: ["miss", "未命中"],
+  depth: ["depth", "深度"],
+  time: ["time", "时间"],
+  cost_short: ["cost", "花费"],
+  layer_tokens: ["{n} layer-tokens", "{n} 层·词元"],
+  why: ["Why this route and depth", "为什么走这条路线、用这个深度"],
+  decided: ["Decided: {route}, budget {budget} of {total} layers, bucket {bucket}, profile {profile}, confidence {confidence}",
+    "决定：{route}，预算 {budget} / {total} 层，档位 {bucket}，模式 {profile}，置信度 {confidence}"],
+  steps: ["Steps", "步骤"],
+  step: ["Step", "步骤"],
+  found: ["Found", "结果"],
+  no_reason: ["no reason given", "未给出原因"],
+  shallow_to_deep: ["shallow to deep", "由浅到深"],
+
+  map: ["Every token, layer by layer", "逐词元、逐层"],
+  map_note: [
+    "One row per token, one column per layer; the upper half of a cell is attention, the lower half the MLP. Point at a cell, or move with the arrow keys, for the reason.",
+    "每行一个词元，每列一层；格子上半是注意力，下半是 MLP。指向一个格子，或用方向键移动，可看到原因。",
+  ],
+  map_label: ["Layers run for each token", "每个词元运行的层"],
+  map_none: ["No layer ran: the answer needed no model.", "没有运行任何层：这个回答不需要模型。"],
+  map_missing: ["This server keeps no trace of this answer's tokens.", "此服务器没有保留这个回答的词元记录。"],
+  map_more: ["The first {shown} of {all} tokens.", "前 {shown} 个词元，共 {all} 个。"],
+  ran: ["ran", "运行"],
+  attention_only: ["attention only", "仅注意力"],
+  mlp_only: ["MLP only", "仅 MLP"],
+  skipped: ["skipped", "跳过"],
+  safety: ["safety, always runs", "安全层，必定运行"],
+  cell: ["token {token}, layer {layer}", "词元 {token}，第 {layer} 层"],
+  attention: ["attention", "注意力"],
+  mlp: ["MLP", "MLP"],
+  both: ["both branches", "两个分支"],
+  because: ["{branch} {state}: {reason}", "{branch}{state}：{reason}"],
+  ran_f: ["every layer runs at this budget", "在此预算下每层都运行"],
+  ran_s: ["one of the last layers, which always run", "属于最后几层，必定运行"],
+  ran_w: ["the first tokens run as whole as the budget allows", "最初的词元在预算内尽量完整运行"],
+  ran_p: ["the plan keeps it at this budget", "方案在此预算下保留它"],
+  ran_b: ["the budget left room for it", "预算还有余地"],
+  ran_r: ["drawn at random to run", "随机抽中运行"],
+  ran_g: ["its gate is open", "门控打开"],
+  off_p: ["the plan leaves it out at this budget", "方案在此预算下略去它"],
+  off_p_at: [
+    "the plan leaves it out from depth {depth} down (measured loss there {loss} nats per token)",
+    "方案从深度 {depth} 起略去它（当时测得的损失为每词元 {loss} nats）",
+  ],
+  off_b: ["running it would have gone over the budget", "运行它会超出预算"],
+  off_r: ["drawn at random to be skipped", "随机抽中跳过"],
+  off_g: ["its gate is closed", "门控关闭"],
+  by_signal: ["the signals say so", "由信号决定"],
+  entropy: ["entropy", "熵"],
+  attention_kl: ["attention KL", "注意力 KL"],
+  residual: ["residual change", "残差变化"],
+  confidence: ["confidence", "置信度"],
+  at_layer: [" at layer {layer}", "（第 {layer} 层）"],
+  token_before: [" of the token before", "（前一个词元）"],
+  below: ["below", "低于"],
+  above: ["above", "高于"],
+  at: ["at", "等于"],
+
+  passages: ["Passages", "段落"],
+  passages_n: ["Passages: {kept} kept, {dropped} dropped", "段落：保留 {kept}，丢弃 {dropped}"],
+  kept: ["kept", "保留"],
+  dropped: ["dropped: {reason}", "丢弃：{reason}"],
+  score: ["score {score}", "相关分 {score}"],
+  depth_score: ["depth score {score}", "深度分 {score}"],
+  characters: ["characters {from} to {to}", "第 {from} 到 {to} 字"],
+  fused: ["What the model read, fused and cited", "模型读到的融合文本及出处"],
+
+  live_title: ["Live", "实时"],
+  fresh: ["as of {time}", "截至 {time}"],
+  pause: ["Pause", "暂停"],
+  resume: ["Go on", "继续"],
+  tile_answers: ["answers", "回答"],
+  tile_depth: ["mean depth of {total}", "平均深度（共 {total} 层）"],
+  tile_hits: ["from the cache", "来自缓存"],
+  tile_free: ["needed no model", "无需模型"],
+  tile_queue: ["working / waiting", "处理中 / 等待"],
+  tile_mode: ["depth_mode", "深度模式 depth_mode"],
+  tile_state: ["experience state", "体验状态"],
+  tile_skipped: ["branches skipped", "跳过的分支"],
+  normal: ["normal", "正常"],
+  low_power: ["low power", "低功耗"],
+  thinking_fast: ["thinking fast", "快速思考"],
+  analysing_deeply: ["analysing deeply", "深入分析"],
+  steady: ["steady", "平稳"],
+  by_route: ["Answers by route", "按路线统计"],
+  by_tier: ["Cache hits", "缓存命中"],
+  by_depth: ["Depth of answers, in layers", "回答的深度（层）"],
+  by_layer: ["Skip rate per layer", "每层跳过率"],
+  requests: ["requests", "请求数"],
+  none_yet: ["Nothing yet: ask something first.", "还没有数据：先问点什么。"],
+  cost: ["Cost against plain token pricing", "与普通词元计价对比"],
+  cost_note: [
+    "Layer-tokens of the last 30 days. Prices are per thousand, in any currency; they stay in this browser. Answers that needed no model cost nothing either way here.",
+    "最近 30 天的层·词元。价格按每千计，货币不限，只保存在此浏览器。不需要模型的回答在两种计价下都计为零。",
+  ],
+  price_layer: ["per 1000 layer-tokens", "每千层·词元"],
+  price_prompt: ["plain, per 1000 tokens read", "普通：每千读入词元"],
+  price_completion: ["plain, per 1000 tokens written", "普通：每千写出词元"],
+  col_route: ["Route", "路线"],
+  col_requests: ["Requests", "请求"],
+  col_tokens: ["Tokens", "词元"],
+  col_layer_tokens: ["Layer-tokens", "层·词元"],
+  col_full: ["At full depth", "若用全深度"],
+  col_saved: ["Saved", "节省"],
+  col_by_depth: ["By depth", "按深度计价"],
+  col_plain: ["Plain", "普通计价"],
+  all: ["all", "合计"],
+  no_ledger: ["This server keeps no ledger.", "此服务器没有账本。"],
+  quota: ["{left} of {granted} prepaid layer-tokens are left.", "预付的 {granted} 层·词元还剩 {left}。"],
+
+  kb_title: ["Knowledge base", "知识库"],
+  kb_none: ["This server has no knowledge base.", "此服务器没有知识库。"],
+  kb_size: ["{documents} documents, {chunks} chunks", "{documents} 个文档，{chunks} 个片段"],
+  kb_query: ["Find passages for a question", "为一个问题查找段落"],
+  kb_search: ["Search", "查找"],
+  kb_nothing: ["No passage was found.", "没有找到段落。"],
+  kb_documents: ["Documents", "文档"],
+  kb_filter: ["Filter by name", "按名称筛选"],
+  kb_more: ["… and {n} more: filter by name", "……还有 {n} 个：请按名称筛选"],
+  kb_delete: ["Delete", "删除"],
+  kb_delete_named: ["Delete {name}", "删除 {name}"],
+  kb_sure: ["Delete {name} from the knowledge base?", "要从知识库删除 {name} 吗？"],
+  kb_deleted: ["{name} is deleted.", "{name} 已删除。"],
+  kb_add: ["Add or replace documents", "添加或替换文档"],
+  kb_add_note: [
+    "Text files, or text typed here; a document of the same name is replaced. Other formats: shoal kb add.",
+    "上传文本文件，或在此输入文字；同名文档会被替换。其他格式请用 shoal kb add。",
+  ],
+  kb_files: ["Files", "文件"],
+  kb_id: ["Name", "名称"],
+  kb_text: ["Text", "文字"],
+  kb_put: ["Add", "添加"],
+  kb_added: ["{documents} documents added, {chunks} chunks.", "已添加 {documents} 个文档，{chunks} 个片段。"],
+  kb_need: ["Choose files, or give a name and a text.", "请选择文件，或填写名称和文字。"],
+
+  unreachable: ["The server cannot be reached.", "无法连接服务器。"],
+  cut: ["The answer was cut off.", "回答中断了。"],
+  unreadable: ["The server answered something unexpected.", "服务器的答复无法识别。"],
+};
+
+const LANGUAGE = "shoal-language";
+const LANGUAGES = ["en", "zh"];
+
+export let language = LANGUAGES.includes(localStorage.getItem(LANGUAGE))
+  ? localStorage.getItem(LANGUAGE)
+  : navigator.language.startsWith("zh") ? "zh" : "en";
+
+export function setLanguage(chosen) {
+  language = chosen;
+  localStorage.setItem(LANGUAGE, chosen);
+}
+
+export const known = (name) => Object.hasOwn(STRINGS, name);
+
+/** The words of that name in the language chosen, with `{name}` filled in. */
+export function t(name, values = {}) {
+  const text = STRINGS[name][LANGUAGES.indexOf(language)];
+  return text.replace(/\{(\w+)\}/g, (_, value) => String(values[value]));
+}
+
+/** The word for a value of the server's where there is one, else the value itself. */
+export const word = (value) => (known(value) ? t(value) : String(value));
+
+/** A number in short: at most `digits` after the point, thousands apart. */
+export const number = (value, digits = 1) => Number(value).toLocaleString(language, { maximumFractionDigits: digits });
+
+/** Puts the words into the page: `data-t` text, `data-hint` placeholder, `data-label` accessible name. */
+export function translate() {
+  document.documentElement.lang = language === "zh" ? "zh-Hans" : "en";
+  for (const node of document.querySelectorAll("[data-t]")) node.textContent = t(node.dataset.t);
+  for (const node of document.querySelectorAll("[data-hint]")) node.placeholder = t(node.dataset.hint);
+  for (const node of document.querySelectorAll("[data-label]")) node.setAttribute("aria-label", t(node.dataset.label));
+}
+
+/** What to tell of an error: the server's own words, else ours for its code. */
+export function explain(error) {
+  if (error.message && error.code !== undefined) return `${error.message} (${error.code})`;
+  return word(known(error.code) ? error.code : "unreadable");
+}

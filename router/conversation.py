@@ -122,14 +122,10 @@ def summary_of(messages: Sequence[Message], *, budget: int = 400) -> str:
     return " ".join(said[i][1] for i in sorted(kept))
 
 
-def reinforced(messages: Sequence[Message], *, budget: int = 400) -> tuple[Message, ...]:
-    """The conversation with the summary put before its newest message, marked as such; unchanged without one."""
+def reminder_of(messages: Sequence[Message], *, budget: int = 400) -> str:
+    """The summary as it is put before the newest message, marked as what was said earlier; empty without one."""
     summary = summary_of(messages, budget=budget)
-    if not summary:
-        return tuple(messages)
-    last = messages[-1]
-    note = f"{_LEAD[language_of(summary)]} {summary}"
-    return (*messages[:-1], Message(role=last.role, content=f"{note}\n\n{last.content}"))
+    return f"{_LEAD[language_of(summary)]} {summary}" if summary else ""
 
 
 def _last_turns(messages: Sequence[Message]) -> list[Message]:

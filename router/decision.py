@@ -13,6 +13,7 @@ from .errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ..gated_llm.trace import DepthTrace
+    from .conversation import StateChanged
 
 TRACE_VERSION = 1
 ROLES = frozenset({"system", "user", "assistant"})
@@ -186,6 +187,7 @@ class Trace:
     """The one record of a request (R8), the same in Python, CLI, HTTP, LangChain and LlamaIndex.
 
     `kept` and `dropped` are passages; `fused` is the text with citations that the model read, made of those kept.
+    `experience` is the conversation's state after it (R6): "thinking_fast", "analysing_deeply" or "steady".
     """
 
     id: str
@@ -199,6 +201,7 @@ class Trace:
     kept: tuple[Mapping[str, Any], ...] = ()
     dropped: tuple[Mapping[str, Any], ...] = ()
     fused: str = ""
+    experience: str = "steady"
     version: int = TRACE_VERSION
 
     def to_dict(self) -> dict[str, Any]:
@@ -216,6 +219,7 @@ class Trace:
             "depth": dict(self.depth),
             "layer_tokens": self.layer_tokens,
             "latency_ms": round(self.latency_ms, 3),
+            "experience": self.experience,
             "steps": [step.to_dict() for step in self.steps],
         }
 
@@ -224,7 +228,8 @@ class Trace:
 class Answer:
     """Text with the trace that explains it. `finish_reason` is "stop", "length" or "cancelled".
 
-    `tokens`: every token's decisions, for a request with `trace="full"` that the local model answered.
+    `tokens`: every token's decisions, for a request with `trace="full"` that the local model answered. `event`: where
+    this answer changed how the conversation is being thought about (R6).
     """
 
     text: str
@@ -233,6 +238,7 @@ class Answer:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     tokens: "DepthTrace | None" = None
+    event: "StateChanged | None" = None
 
     @property
     def route(self) -> Route:
@@ -249,14 +255,19 @@ class Answer:
             "bucket": decision.bucket,
             "cache": {"tier": self.trace.tier},
             "latency_ms": round(self.trace.latency_ms, 3),
+            "experience": self.trace.experience,
             "trace": self.trace.to_dict(),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One piece of a streamed answer; `depth` is the deepest token so far (G6). The last one carries the answer."""
+    """One piece of a streamed answer; `depth` is the deepest token so far (G6).
+
+    The last one carries the answer, and the event where it changed how the conversation is being thought about (R6).
+    """
 
     text: str
     depth: float
     answer: Answer | None = None
+    event: "StateChanged | None" = None

@@ -86,7 +86,12 @@ class Deep(Protocol):
         stop: Sequence[str] = (),
         seed: int = 0,
         cancel: threading.Event | None = None,
-    ) -> Iterator[Chunk]: ...
+        partition: str = "",
+        adapter: str | None = None,
+    ) -> Iterator[Chunk]:
+        """`partition`: whose prompt it is; what was read of one is reused for no other's. `adapter`: weights to add, of
+        those that the model names in `adapters`; a model may ignore the first and have none of the second."""
+        ...
 
     def close(self) -> None: ...
 
@@ -105,6 +110,14 @@ def grounded(messages: Sequence[Message], question: str, passages: str, language
 def reworded(messages: Sequence[Message], text: str) -> Turns:
     """The conversation with another text in the last turn."""
     return [*turns(messages[:-1]), {"role": messages[-1].role, "content": text}]
+
+
+def reminded(prompt: Turns, reminder: str) -> Turns:
+    """The prompt with a reminder of earlier turns put before its newest one (R5); unchanged without one."""
+    if not reminder:
+        return prompt
+    *before, last = prompt
+    return [*before, {**last, "content": f"{reminder}\n\n{last['content']}"}]
 
 
 def layers_of(report: Mapping[str, Any]) -> str:

@@ -56,6 +56,7 @@ class Journal:
         kept: tuple[Mapping[str, Any], ...] = (),
         dropped: tuple[Mapping[str, Any], ...] = (),
         fused: str = "",
+        experience: str = "steady",
     ) -> Trace:
         return Trace(
             id=self.id,
@@ -69,4 +70,5 @@ class Journal:
             kept=kept,
             dropped=dropped,
             fused=fused,
+            experience=experience,
         )

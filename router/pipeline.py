@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from ..cache import DepthCache, Guards, same_question
 from .decider import TOTAL_WITHOUT_MODEL, Decider, Reading, as_max_depth, sampling, seeded
 from .decision import Answer, Decision, Piece, Prompt, Request, Route
-from .deep import Chunk, Deep, Turns, Usage, grounded, reworded, turns
+from .deep import Chunk, Deep, Turns, Usage, grounded, reminded, reworded, turns
 from .errors import NoModel, RouterError
+from .experience import Course, Courses, context_layers
 from .faq import Faq
 from .features import Embed
-from .journal import Journal
+from .journal import Journal, no_depth
 from .probe import STEP, take_probes
 from .threads import iterate
 from .traces.recorder import Recorder, Watch
@@ -33,6 +34,7 @@ UNSURE = 0.35  # mean top-1 probability below which a shallow answer is tried on
 _REMEMBERED = 10_000  # answers that feedback can still reach
 _AROUND = 1000  # characters on either side of an extracted sentence that count as its passage
 _MARGIN = 64  # tokens that templates and citations add
+_GROUNDED = "grounded"  # the adapter trained to answer from passages, in English
 _GROUNDABLE = frozenset({Route.FAQ, Route.EXTRACT, Route.RAG})
 
 
@@ -46,6 +48,8 @@ class _Asked:
     journal: Journal
     sampling: dict[str, Any]
     watch: Watch | None
+    course: Course
+    reminder: str
 
     def anchored(self, text: str) -> str:
         """The question with the profile's answer form under it, where it has one."""
@@ -98,6 +102,7 @@ class CognitiveRouter:
         self._decider = decider or Decider(self.embed)
         self.recorder, self._layer_probe = recorder or Recorder(), layer_probe
         self.cache = cache if cache is not None else DepthCache(embed=self.embed, total=self.total)
+        self._courses = Courses()
         self._answered: OrderedDict[str, tuple[str, str]] = OrderedDict()  # answer id -> tenant, cache entry id
         self._lock = threading.Lock()
 
@@ -206,9 +211,11 @@ class CognitiveRouter:
             reading = self._decider.read(request)
             decision = self._decider.decide(request, reading, self.llm)
             step.update(decision.to_dict())
+        course = self._courses.before(request)
         asked = _Asked(
             request=request, reading=reading, decision=decision, journal=journal,
             sampling=sampling(request, reading.profile), watch=self.recorder.watch(request),
+            course=course, reminder=course.reminder(request.messages, context_layers(self.llm)),
         )  # fmt: skip
         found = self._from_faq(asked) or self._from_cache(asked) or self._from_kb(asked)
         if found is not None:
@@ -292,7 +299,7 @@ class CognitiveRouter:
         for attempt in ("generate", "escalate"):
             with asked.journal.step(attempt) as step:
                 text, seen = "", None
-                for chunk in self._stream(asked, model, prepared.prompt, budget, cancel):
+                for chunk in self._stream(asked, model, prepared, budget, cancel):
                     text, seen = text + chunk.text, chunk
                     if chunk.text:
                         yield Piece(text=chunk.text if live else "", depth=chunk.depth.max)
@@ -307,7 +314,7 @@ class CognitiveRouter:
         entry_id = self._store(asked, text, depth=float(depth["max"]), finish_reason=last.finish_reason, fence=fence)
         answer = self._answer(
             asked, text, prepared.route, depth=depth, layer_tokens=layer_tokens, entry_id=entry_id,
-            kept=prepared.kept, dropped=prepared.dropped, fused=prepared.fused,
+            kept=prepared.kept, dropped=prepared.dropped, fused=prepared.fused, min_depth=model.min_depth,
         )  # fmt: skip
         answer = replace(
             answer,
@@ -316,7 +323,7 @@ class CognitiveRouter:
             completion_tokens=usage.completion_tokens,
             tokens=asked.watch.tokens(model) if asked.watch else None,
         )
-        yield Piece(text="" if live else text, depth=float(depth["max"]), answer=answer)
+        yield _last_piece(answer, "" if live else text)
 
     def _model_for(self, decision: Decision) -> Deep:
         model = self.remote if self.remote is not None and decision.route is Route.DEEP else self.llm or self.remote
@@ -334,7 +341,11 @@ class CognitiveRouter:
         """
         text, deep = asked.reading.features.text, asked.decision.route is Route.DEEP
         route = asked.decision.route if asked.decision.route not in _GROUNDABLE else Route.DIRECT
-        plain = _Prepared(prompt=reworded(asked.request.messages, asked.anchored(text)), route=route)
+        if asked.reminder:
+            with asked.journal.step("remind") as step:
+                step["characters"] = len(asked.reminder)
+        prompt = reminded(reworded(asked.request.messages, asked.anchored(text)), asked.reminder)
+        plain = _Prepared(prompt=prompt, route=route)
         if not self._uses_kb(asked.decision):
             return plain
         assert self.kb is not None
@@ -352,7 +363,7 @@ class CognitiveRouter:
         if not kept or context.kept[0].score < RELEVANT:
             return replace(plain, dropped=(*({**passage, "reason": "score"} for passage in kept), *dropped))
         prompt = grounded(asked.request.messages, text, context.text, asked.reading.features.language)
-        grounded_route = Route.DEEP if deep else Route.RAG
+        prompt, grounded_route = reminded(prompt, asked.reminder), Route.DEEP if deep else Route.RAG
         return _Prepared(prompt=prompt, route=grounded_route, kept=kept, dropped=dropped, fused=context.text)
 
     def _uses_kb(self, decision: Decision) -> bool:
@@ -360,9 +371,16 @@ class CognitiveRouter:
         return self.kb is not None and decision.route is not Route.DIRECT and len(self.kb) > 0
 
     def _stream(
-        self, asked: _Asked, model: Deep, prompt: Turns, budget: float, cancel: threading.Event
+        self, asked: _Asked, model: Deep, prepared: _Prepared, budget: float, cancel: threading.Event
     ) -> Iterator[Chunk]:
-        chunks = model.stream(prompt, max_depth=as_max_depth(budget, model), cancel=cancel, **seeded(asked.sampling))
+        settings = seeded(asked.sampling)
+        trained = prepared.route is Route.RAG and asked.reading.features.language == "en"
+        if trained and _GROUNDED in getattr(model, "adapters", ()):
+            settings["adapter"] = _GROUNDED
+        chunks = model.stream(
+            prepared.prompt, max_depth=as_max_depth(budget, model), cancel=cancel, partition=asked.request.tenant,
+            **settings,
+        )  # fmt: skip
         return asked.watch.through(chunks) if asked.watch else chunks
 
     def _deeper(self, asked: _Asked, model: Deep, budget: float, last: Chunk) -> float | None:
@@ -379,12 +397,13 @@ class CognitiveRouter:
         return not sampled or asked.request.seed is not None or asked.request.cache.sampled
 
     def _key(self, asked: _Asked) -> dict[str, Any]:
+        told = {"reminded": True} if asked.reminder else {}
         return {
             "prompt": turns(asked.request.messages),
             "tenant": asked.request.tenant,
             "model": self.model_fingerprint,
             "kb": self.kb.fingerprint if self.kb is not None and self._uses_kb(asked.decision) else "",
-            "request": {**asked.sampling, "profile": asked.decision.profile},
+            "request": {**asked.sampling, "profile": asked.decision.profile, **told},
         }
 
     def _store(
@@ -408,14 +427,23 @@ class CognitiveRouter:
         return entry.id if entry else ""
 
     def _answer(
-        self, asked: _Asked, text: str, route: Route, *, entry_id: str = "", tier: str | None = None, **more: Any
-    ) -> Answer:
-        trace = asked.journal.trace(route, asked.decision, tier=tier, **more)
+        self, asked: _Asked, text: str, route: Route, *, entry_id: str = "", tier: str | None = None,
+        depth: Mapping[str, Any] | None = None, min_depth: float = 0.0, **more: Any,
+    ) -> Answer:  # fmt: skip
+        depth = no_depth(asked.decision.total, asked.decision.budget) if depth is None else depth
+        course = asked.course.then(depth, min_depth=min_depth)
+        self._courses.note(asked.request, text, course)
+        if course.change is not None:
+            with asked.journal.step("experience") as step:
+                step.update(course.change.to_dict())
+        trace = asked.journal.trace(
+            route, asked.decision, depth, tier=tier, experience=course.state.value, **more
+        )  # fmt: skip
         with self._lock:
             self._answered[trace.id] = (asked.request.tenant, entry_id)
             while len(self._answered) > _REMEMBERED:
                 self._answered.popitem(last=False)
-        return Answer(text=text, trace=trace)
+        return Answer(text=text, trace=trace, event=course.change)
 
 
 def _passage(hit: Any) -> dict[str, Any]:
@@ -431,7 +459,11 @@ def _passage(hit: Any) -> dict[str, Any]:
 def _replay(answer: Answer) -> Iterator[Piece]:
     """An answer that is there already, as a stream."""
     yield Piece(text=answer.text, depth=0.0)
-    yield Piece(text="", depth=0.0, answer=answer)
+    yield _last_piece(answer, "")
+
+
+def _last_piece(answer: Answer, text: str) -> Piece:
+    return Piece(text=text, depth=float(answer.trace.depth["max"]), answer=answer, event=answer.event)
 
 
 def _finished(last: Chunk | None) -> tuple[Chunk, Usage]:

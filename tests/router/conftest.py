@@ -25,6 +25,7 @@ class ScriptedModel:
     """Says `says` word by word; `confidence` is asked for each budget."""
 
     name, total, min_depth, context, fingerprint = "scripted", TOTAL, PLAN.min_depth, 2048, "scripted-1"
+    order = PLAN
 
     def __init__(self) -> None:
         self.says = "It is so."
@@ -36,7 +37,7 @@ class ScriptedModel:
         self.closed = False
 
     def resolve_budget(self, max_depth: int | str = "auto") -> Budget:
-        return resolve_budget(max_depth, PLAN, quality=0.003)
+        return resolve_budget(max_depth, self.order, quality=0.003)
 
     def count_tokens(self, prompt: Any) -> int:
         return len(str(prompt).split())
@@ -49,7 +50,7 @@ class ScriptedModel:
         return self._chunks(budget, settings["cancel"])
 
     def _chunks(self, budget: Budget, cancel: threading.Event) -> Iterator[Chunk]:
-        depth = PLAN.depth_at(budget.dropped)
+        depth = self.order.depth_at(budget.dropped)
         made, reason = 0, self.finish
         for word in self.says.split(" "):
             if cancel.is_set():

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.router.conversation import State, change_of, needs_summary, reinforced, skip_rate, state_of, summary_of
+from shoal.router.conversation import State, change_of, needs_summary, reminder_of, skip_rate, state_of, summary_of
 from shoal.router.decision import Message, messages_of
 
 TALK = messages_of(
@@ -81,13 +81,9 @@ def test_the_summary_is_made_of_sentences_that_were_said() -> None:
     assert all(part.strip(" .!?") in said for part in summary.split(". "))
 
 
-def test_the_summary_goes_before_the_newest_message() -> None:
-    longer = reinforced(TALK)
-    assert longer[:-1] == TALK[:-1]
-    assert longer[-1].content.startswith("Said earlier in this conversation: ")
-    assert longer[-1].content.endswith("When does the train leave?")
-    alone = (Message(role="user", content="hello"),)
-    assert reinforced(alone) == alone
+def test_a_reminder_says_what_it_is() -> None:
+    assert reminder_of(TALK) == f"Said earlier in this conversation: {summary_of(TALK)}"
+    assert reminder_of((Message(role="user", content="hello"),)) == ""
     assert summary_of(()) == ""
 
 
@@ -95,5 +91,4 @@ def test_chinese_talk() -> None:
     talk = messages_of(
         [{"role": "user", "content": "我的火车九点四十分开。我妹妹吃素。"}, {"role": "user", "content": "火车几点开？"}]
     )
-    longer = reinforced(talk, budget=12)
-    assert longer[-1].content == "此前对话提到： 我的火车九点四十分开。\n\n火车几点开？"
+    assert reminder_of(talk, budget=12) == "此前对话提到： 我的火车九点四十分开。"

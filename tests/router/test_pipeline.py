@@ -282,7 +282,8 @@ def test_the_trace_is_plain_json_and_complete(router: CognitiveRouter) -> None:
     trace = json.loads(json.dumps(answer.to_dict()))["trace"]
     assert trace["id"] == "req-1"
     assert set(trace) == {
-        "version", "id", "route", "decision", "cache", "passages", "depth", "layer_tokens", "latency_ms", "steps",
+        "version", "id", "route", "decision", "cache", "passages", "depth", "layer_tokens", "latency_ms",
+        "experience", "steps",
     }  # fmt: skip
     assert [step["name"] for step in trace["steps"]] == ["decide", "faq", "cache", "generate", "store"]
 

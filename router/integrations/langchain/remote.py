@@ -95,6 +95,8 @@ class RemoteLLM:
         stop: Sequence[str] = (),
         seed: int | None = 0,
         cancel: Event | None = None,
+        partition: str = "",
+        adapter: str | None = None,
     ) -> Iterator[RemoteChunk]:
         """Chunks as they come; the last one has the usage and the depth. `cancel` closes the connection."""
         messages = convert_to_messages([prompt] if isinstance(prompt, str) else prompt)

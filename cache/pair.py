@@ -32,8 +32,10 @@ PAIR = (
 LEADS = {"cosine": 0.6, "dice": 0.25, "trigrams": 0.25, "aligned min": 0.3}
 # What the second step looks at: this candidate's rating, that of the best one with another answer, and the leads.
 SECOND = (
-    "rating", "other", "margin", "margin to 1", "margin to 2.5", "rating over 1", *(f"lead in {n}" for n in LEADS)
+    "rating", "other", "margin", "margin to 1", "margin to 2.5", "rating over 1", *(f"lead in {n}" for n in LEADS),
+    "cosine", "cosine over .8", "chinese", "chinese margin",
 )  # fmt: skip
+_COSINE, _CHINESE = PAIR.index("cosine"), PAIR.index("chinese")
 _COLUMNS = tuple(PAIR.index(name) for name in LEADS)
 _BLUR = 0.02  # distances below this are alike
 _LEAST, _MOST = -2.5, 0.5
@@ -106,5 +108,9 @@ def second_features(rows: FloatArray, ratings: FloatArray, answers: Sequence[str
             second = max((float(rows[j, column]) for j in others), default=floor)
             distances = (1 - float(rows[i, column]) + _BLUR) / (1 - max(second, floor) + _BLUR)
             leads.append(min(max(math.log(distances), _LEAST), _MOST))
-        out[i] = (rated[i], best, margin, min(margin, 1.0), min(margin, 2.5), max(rated[i] - 1, 0.0), *leads)
+        cosine, chinese = float(rows[i, _COSINE]), float(rows[i, _CHINESE])
+        out[i] = (
+            rated[i], best, margin, min(margin, 1.0), min(margin, 2.5), max(rated[i] - 1, 0.0), *leads,
+            cosine, max(cosine - 0.8, 0.0), chinese, chinese * margin,
+        )  # fmt: skip
     return out

@@ -1,7 +1,7 @@
 """Why a branch ran or was skipped, in words (G7). Pure functions of a trace.
 
-A signal is read where it was probed: for a branch that is the nearest probed layer up to its own. Confidence lets a
-layer be skipped when it is high, the other signals when they are low.
+A signal is read where it was probed: for a branch that is the nearest probed layer up to its own. On which side of its
+bound a signal lets a branch be skipped is the calibration's; the words say on which side it was.
 """
 
 from collections import Counter

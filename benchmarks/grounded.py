@@ -28,10 +28,10 @@ from benchmarks._router import DATA, OUT, SEED, table, write
 from shoal.gated_llm import GatedLLM
 from shoal.gated_llm.checkpoint import fingerprint, read_tensors
 from shoal.gated_llm.config import DecoderConfig
-from shoal.gated_llm.served import find_plan
 from shoal.gated_llm.lora import Adapter, merge
 from shoal.gated_llm.passes import KernelModel
 from shoal.gated_llm.policy import Plan
+from shoal.gated_llm.served import Served, find_plan
 from shoal.gated_llm.tokenizer import ChatTokenizer
 from shoal.gated_llm.weights import DEFAULT_MODEL, locate
 from shoal.router.decision import Message
@@ -39,6 +39,7 @@ from shoal.router.deep import grounded
 
 ASSETS = Path(__file__).parents[1] / "gated_llm" / "assets"
 TOKENS, TIMED, CHINESE, RESAMPLES = 32, 60, 150, 2000
+TOGETHER, SAVED, ROWS = 8, 100, 256  # questions at once; answers between two writes; rows of a pass
 TRAINED = ("Computational_complexity_theory", "Huguenot", "Steam_engine", "1973_oil_crisis", "European_Union_law",
            "Harvard_University", "Immune_system", "Scottish_Parliament", "Islamism", "Imperialism",
            "French_and_Indian_War", "Yuan_dynasty", "Packet_switching")  # fmt: skip
@@ -122,18 +123,79 @@ def score(said: str, item: Item) -> tuple[float, float]:
     return contained, best
 
 
+class Reader:
+    """A setup's kernel answering all questions over one passage together; the passage is read once."""
+
+    def __init__(self, setup: Setup) -> None:
+        model = setup.llm.model
+        assert isinstance(model, KernelModel)
+        self._kernel, self._tokenizer, self._ends = model.kernel, setup.llm.tokenizer, model.config.eos
+        dropped = setup.llm.plan.point_for(setup.depth) if setup.depth else 0
+        self._run = np.asarray(setup.llm.plan.mask(dropped), np.uint8)
+        self._read = self._run if setup.gate_prefill else np.ones_like(self._run)
+
+    def answer(self, group: Sequence[Item]) -> list[str]:
+        """One answer each, greedy."""
+        read = [self._tokenizer.encode_prompt(item.prompt) for item in group]
+        least = min(map(len, read)) - 1
+        shared = next((i for i, ids in enumerate(zip(*read, strict=False)) if len(set(ids)) > 1 or i == least), least)
+        trunk = self._kernel.new_kv(shared)
+        for at in range(0, shared, ROWS):
+            part = read[0][at : min(at + ROWS, shared)]
+            places = range(at, at + len(part))
+            self._kernel.forward(part, [trunk] * len(part), places, self._read, wanted=[len(part) - 1])
+        stores = [trunk.copy() for _ in group]
+        feed = [ids[shared:] for ids in read]
+        said: list[list[int]] = [[] for _ in group]
+        places = [shared] * len(group)
+        alive = list(range(len(group)))
+        for _ in range(TOKENS):
+            tokens = [token for i in alive for token in feed[i]]
+            owners = [stores[i] for i in alive for _ in feed[i]]
+            at = [places[i] + k for i in alive for k in range(len(feed[i]))]
+            run = np.stack(
+                [self._run if k == len(feed[i]) - 1 else self._read for i in alive for k in range(len(feed[i]))]
+            )
+            last = np.cumsum([len(feed[i]) for i in alive]) - 1
+            best = self._kernel.forward(tokens, owners, at, run, wanted=last.tolist()).argmax(1).tolist()
+            for i, token in zip(alive, best, strict=True):
+                places[i] += len(feed[i])
+                feed[i] = [token]
+                said[i].append(token)
+            alive = [i for i in alive if said[i][-1] not in self._ends]
+            if not alive:
+                break
+        return [self._tokenizer.decode(ids).strip() for ids in said]
+
+
+def groups(asked: Sequence[Item]) -> list[list[Item]]:
+    """Neighbours over one passage, at most eight together."""
+    found: list[list[Item]] = []
+    for item in asked:
+        if found and found[-1][0].passage == item.passage and len(found[-1]) < TOGETHER:
+            found[-1].append(item)
+        else:
+            found.append([item])
+    return found
+
+
 def answers(setup: Setup, name: str, asked: Sequence[Item]) -> list[str]:
     """The setup's answers, from benchmarks/out/ where they were made before."""
     key = f"{setup.llm.fingerprint}-{setup.depth or 'full'}-{int(setup.gate_prefill)}-{name}-{len(asked)}"
     kept = OUT / "grounded" / f"{re.sub(r'[^a-z0-9.]+', '-', key.lower())}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     made: list[str] = json.loads(kept.read_text("utf-8")) if kept.exists() else []
-    began = time.monotonic()
-    for item in asked[len(made) :]:
-        made.append(setup.answer(item))
-        if len(made) % 100 == 0 or len(made) == len(asked):
+    began, reader, fresh, done = time.monotonic(), Reader(setup), 0, 0
+    for group in groups(asked):
+        done += len(group)
+        if done <= len(made):
+            continue
+        made += reader.answer(group)
+        fresh += len(group)
+        if fresh >= SAVED or done == len(asked):
             kept.write_text(json.dumps(made, ensure_ascii=False), "utf-8")
-            print(f"{setup.name}, {name}: {len(made)} of {len(asked)}, {time.monotonic() - began:.0f} s", flush=True)
+            print(f"{setup.name}, {name}: {done} of {len(asked)}, {time.monotonic() - began:.0f} s", flush=True)
+            fresh = 0
     return made
 
 
@@ -173,7 +235,8 @@ def load(adapter: Path | None, plan: Path | None, *, bits: int | None = None) ->
     made = KernelModel.load(config, weights, bits=bits)
     if made is None:
         raise SystemExit("This benchmark needs the native kernel: install a C++ compiler.")
-    return GatedLLM(made, ChatTokenizer(folder), order, name=folder.name, model_fingerprint=f"{model}-{bits or 'auto'}")
+    served = Served(model=made, plan=order, fingerprint=f"{model}-{bits or 'auto'}")
+    return GatedLLM(served, ChatTokenizer(folder), name=folder.name)
 
 
 def rows(setups: Sequence[Setup], asked: Sequence[Item], refusals: Sequence[Item]) -> list[dict[str, Any]]:

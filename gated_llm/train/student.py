@@ -82,7 +82,7 @@ def _attention(
     heads, kv_heads, dim = sizes
     batch, _, seq, _ = mask.shape
     made = _merged(_norm(x, norm, eps), qkv[0], qkv[1], scale, *qkv[2])
-    q, k, v = torch.split(made.view(batch, seq, heads + 2 * kv_heads, dim), (heads, kv_heads, kv_heads), 2)
+    q, k, v = torch.split(made.view(batch, seq, heads + 2 * kv_heads, dim), [heads, kv_heads, kv_heads], 2)
     q, k = _turn(q, *rotary), _turn(k, *rotary)
     group = heads // kv_heads
     q = q.view(batch, seq, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(batch * kv_heads, group * seq, dim)

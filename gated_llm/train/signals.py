@@ -32,10 +32,11 @@ from ..weights import DEFAULT_MODEL, locate
 from .cohort import Cohort, Seen, answers
 from .samples import Sample, read_prompts, text_samples
 
-PRICES = (0.005, 0.01, 0.02, 0.04, 0.08)  # nats that a layer saved may cost
+PRICES = (0.01, 0.02, 0.03, 0.05)  # nats that a layer saved may cost
 SAVED = (0.75, 1.5, 3.0, 5.0)  # layers that the levels leave out, about
 PROBE = 0.13  # of the layers run before the choice
-_BINS, _TINY, _RIDGE, _RANKED = 20, 0.01, 0.3, 512
+_BINS, _TINY, _RIDGE, _RANKED = 20, 0.01, 0.3, 384
+_REST = 64  # judged tokens of a sample
 Side = Literal["<=", ">="]
 Columns = Mapping[str, NDArray[np.float64]]
 
@@ -130,16 +131,15 @@ def fit_rule(evidence: Evidence, columns: Columns, price: float, *, predictor: P
     sides = {name: _side(column, evidence.kl) for name, column in columns.items()}
     score = np.max([_rank(column, sides[name]) for name, column in columns.items()], axis=0)
     cuts = _cuts(score, evidence, price)
-    levels = []
-    for drops, cut in zip(evidence.levels, cuts, strict=True):
-        if cut > 0:
+    levels, shares = list[Level](), list[float]()
+    for drops, cut, deeper in zip(evidence.levels, cuts, [*cuts[1:], 0.0], strict=True):
+        if cut > deeper:  # else no token would stop at this level
             bounds = {n: Bound(side=sides[n], value=_value(c, sides[n], cut)) for n, c in columns.items()}
             levels.append(Level(drops=drops, bounds=bounds))
+            shares.append(float((score <= cut).mean()))
     if not levels:
         return None
-    used = [cut for cut in cuts if cut > 0]
-    shares = [float((score <= cut).mean()) for cut in used]
-    rates = tuple(shares[i] - (shares[i + 1] if i + 1 < len(shares) else 0) for i in range(len(shares)))
+    rates = tuple(share - deeper for share, deeper in zip(shares, [*shares[1:], 0.0], strict=True))
     return Rule(levels=tuple(levels), probe=evidence.probe, predictor=predictor, rates=rates)
 
 
@@ -229,10 +229,10 @@ def calibrate_signals(
     plan, tokenizer = find_plan(folder, config, model), ChatTokenizer(folder)
     kernel = NativeDecoder(config, weights, bits=4, kv="bf16")
     try:
-        kinds = {"scoring": text_samples(tokenizer.encode_text(text[: 2 * samples * 800]), 2 * samples)}
+        kinds = {"scoring": text_samples(tokenizer.encode_text(text[: 2 * samples * 800]), 2 * samples, rest=_REST)}
         for kind, asked in (("chat", prompts), ("grounded", grounded)):
             ids = [ids for ids in map(tokenizer.encode_prompt, asked) if len(ids) <= config.context // 2][: 2 * samples]
-            kinds[kind] = answers(kernel, ids, kind=kind, ends=config.eos)
+            kinds[kind] = answers(kernel, ids, kind=kind, ends=config.eos, rest=_REST)
         kept = {kind: [Sample(kind=kind, prefix=s.prefix, rest=s.rest) for s in found] for kind, found in kinds.items()}
         if min(len(kept["scoring"]), len(kept["chat"])) < 2:
             raise GatedError("Too little text or too few prompts to calibrate on: give more of both.")
@@ -240,14 +240,14 @@ def calibrate_signals(
         unseen = Cohort(kernel, [s for found in kept.values() for s in found[(len(found) + 1) // 2 :]])
         say(f"fitting on {len(fitted.places)} tokens, measuring on {len(unseen.places)}")
         at = probe or max(1, round(PROBE * plan.total))
-        small = Cohort(kernel, [Sample(kind=s.kind, prefix=s.prefix, rest=s.rest[: _RANKED // 16])
-                                for s in fitted.samples[:: max(1, len(fitted.samples) // 16)]])  # fmt: skip
+        small = Cohort(kernel, [Sample(kind=s.kind, prefix=s.prefix, rest=s.rest[: _RANKED // 12])
+                                for s in fitted.samples[:: max(1, len(fitted.samples) // 12)]])  # fmt: skip
         order = [branch for branch, _ in rank(small, plan, at)]
         evidence = gather(fitted, plan, at, levels_of(plan, order))
         points = []
         for price in PRICES:
             for name, (policy, rule) in candidates(evidence, price).items():
-                if name in ("signals", "hybrid") or price == PRICES[len(PRICES) // 2]:
+                if name in ("signals", "hybrid") or price == PRICES[1]:
                     points.append(measure(unseen, plan, policy, rule))
                     shown = ", ".join(
                         f"{kind} depth {points[-1].depth[kind]:.2f} loss {loss:.4f}"

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.gated_llm import GatedError, Plan
@@ -84,6 +84,7 @@ def drive(gating: Gating, seed: int, tokens: int) -> list[np.ndarray]:
     return masks
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     plan=plans(),
     asked=st.integers(1, TOTAL),
@@ -124,6 +125,24 @@ def rule_of(**bounds: float) -> Rule:
 
 PLAN = Plan.from_order([("mlp", 4)], [0.1], total=TOTAL, attention_share=0.25, model_fingerprint="abc")
 FULL = resolve_budget(TOTAL, PLAN, quality=0.0)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_ten_thousand_tokens_within_the_budget(policy: Policy) -> None:
+    order: list[Branch] = [("mlp", 4), ("attention", 5), ("mlp", 9), ("attention", 12)]
+    plan = Plan.from_order(order, [0.1, 0.2, 0.3, 0.4], total=TOTAL, attention_share=0.25, model_fingerprint="abc")
+    budget = resolve_budget(28, plan, quality=0.0)
+    never, often = Bound(side=">=", value=9.0), Bound(side=">=", value=0.5)
+    levels = (Level(drops=(("mlp", 13),), bounds={"confidence": often}),
+              Level(drops=(("mlp", 13), ("mlp", 26)), bounds={"confidence": never}))  # fmt: skip
+    rule = Rule(levels=levels, rates=(0.5, 0.1))
+    gating, random = new_gating(policy, plan, budget, rule=rule), np.random.default_rng(0)
+    for _ in range(10_000):
+        assert gating.begin()[-SAFE_LAYERS:].all()
+        gating.finish(random.random())
+    assert max(gating.depths) <= (TOTAL if policy == "full" else 28)
+    assert (gating.branch_runs[-SAFE_LAYERS:] == 10_000).all()
+    assert (policy in ("full", "plan")) == (len(set(gating.depths)) == 1)
 
 
 def test_random_keeps_its_rates_and_its_seed() -> None:

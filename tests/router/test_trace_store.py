@@ -193,7 +193,8 @@ def test_an_answer_without_a_model_has_a_light_trace(store: TraceStore, planned:
     record = store.get(answer.trace.id, tenant="default")
     assert record is not None
     assert (record.mode, record.trace["route"]) == (Mode.LIGHT, "faq")
-    assert record.trace == json.loads(json.dumps(answer.trace.to_dict()))
+    made = json.loads(json.dumps(answer.trace.to_dict()))
+    assert {**record.trace, "passages": None} == {**made, "passages": None}  # those are kept without their text
     router.close()
 
 

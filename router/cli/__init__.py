@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from . import ask, cache, depth, doctor, faq, kb, keys, layers, mcp, models, operations, serve, trace, training
+from . import ask, cache, depth, doctor, faq, kb, keys, layers, mcp, models, operations, read, serve, trace, training
 
 app = typer.Typer(
     name="shoal",
@@ -17,7 +17,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for commands in (ask, serve, mcp, models, kb, faq, cache, training, layers, depth, trace, operations, keys, doctor):
+for commands in (
+    ask,
+    read,
+    serve,
+    mcp,
+    models,
+    kb,
+    faq,
+    cache,
+    training,
+    layers,
+    depth,
+    trace,
+    operations,
+    keys,
+    doctor,
+):
     commands.register(app)
 
 

@@ -38,7 +38,7 @@ from shoal.router.decision import Message
 from shoal.router.deep import grounded
 
 ASSETS = Path(__file__).parents[1] / "gated_llm" / "assets"
-TOKENS, TIMED, CHINESE, RESAMPLES = 32, 60, 150, 2000
+TOKENS, TIMED, CHINESE, RESAMPLES = 32, 40, 100, 2000
 TOGETHER, SAVED, ROWS = 8, 100, 256  # questions at once; answers between two writes; rows of a pass
 TRAINED = ("Computational_complexity_theory", "Huguenot", "Steam_engine", "1973_oil_crisis", "European_Union_law",
            "Harvard_University", "Immune_system", "Scottish_Parliament", "Islamism", "Imperialism",
@@ -168,6 +168,11 @@ class Reader:
         return [self._tokenizer.decode(ids).strip() for ids in said]
 
 
+def sample(found: Sequence[Item], count: int, draw: random.Random) -> list[Item]:
+    """So many items, in their order."""
+    return [found[at] for at in sorted(draw.sample(range(len(found)), count))]
+
+
 def groups(asked: Sequence[Item]) -> list[list[Item]]:
     """Neighbours over one passage, at most eight together."""
     found: list[list[Item]] = []
@@ -295,15 +300,17 @@ def main() -> None:
     parser.add_argument("--adapter", type=Path, default=ASSETS / "smollm2-135m.grounded.safetensors")
     parser.add_argument("--plan", type=Path, default=ASSETS / "smollm2-135m.grounded.plan.json")
     parser.add_argument("--questions", type=int, default=None)
-    parser.add_argument("--depths", type=float, nargs="*", default=(28, 26, 24, 22))
+    parser.add_argument("--depths", type=float, nargs="*", default=(28, 26, 24))
     parser.add_argument("--raw", action="store_true", help="only the bare model")
     parser.add_argument("--bits", type=int, nargs="*", default=(4,), help="more widths of the merged weights to try")
     chosen = parser.parse_args()
     draw = random.Random(SEED)
     asked = items("xquad/xquad.en.json")[: chosen.questions]
     squad = items("squad2_no_xquad/dev-v2.0-without-xquad.json", titles=HELD_OUT)
-    refusals = [i for i in squad if not i.answers][:150] + draw.sample([i for i in squad if i.answers], 150)
-    chinese = draw.sample(items("cmrc2018/cmrc2018_dev.json", language="zh"), CHINESE)
+    refusals = sample([i for i in squad if not i.answers], 150, draw) + sample(
+        [i for i in squad if i.answers], 150, draw
+    )
+    chinese = sample(items("cmrc2018/cmrc2018_dev.json", language="zh"), CHINESE, draw)
     if chosen.questions:
         refusals = [i for k in (refusals[:150], refusals[150:]) for i in k[: chosen.questions // 4]]
         chinese = chinese[: chosen.questions // 4]

@@ -17,7 +17,7 @@ from ..config import DecoderConfig
 from ..errors import GatedError
 from ..lora import Adapter, merge
 from ..model import Decoder
-from ..policy import Plan
+from ..policy import Branch, Plan
 from ..tokenizer import ChatTokenizer
 from ..weights import locate
 from .bench import Bench
@@ -53,9 +53,11 @@ def plan_for(
     min_depth: float = 20.0,
     search: int = 60,
     held_out: int = 120,
+    order: Sequence[Branch] = (),
     say: Callable[[str], None] = print,
 ) -> Plan:
-    """A plan for the recipe's model with `adapter` in it, down to `min_depth` layers.
+    """A plan for the recipe's model with `adapter` in it, down to `min_depth` layers, or for the `order`
+    of another search.
 
     `search`, `held_out`: questions that are searched on and measured on. Raises GatedError where there are too few,
     WeightsError.
@@ -80,15 +82,18 @@ def plan_for(
     if not searched or not unseen:
         raise GatedError("The recipe's sources hold no short answers to calibrate on.")
     say(f"searching on {len(searched)} answers, measuring on {len(unseen)} others")
-    order = Search(Bench(decoder, searched[::_ROUGH]), Bench(decoder, searched), config, min_depth=min_depth)
-    while order.grow():
-        kind, layer = order.found.order[-1]
-        say(f"depth {order.depth:5.2f}: without {kind} {layer:<3} KL {order.kl():.4f}")
-    while order.settle():
-        pass
-    rows = measure(Bench(decoder, unseen), order.found.order, config.layers)
+    branches = list(order)
+    if not branches:
+        way = Search(Bench(decoder, searched[::_ROUGH]), Bench(decoder, searched), config, min_depth=min_depth)
+        while way.grow():
+            kind, layer = way.found.order[-1]
+            say(f"depth {way.depth:5.2f}: without {kind} {layer:<3} KL {way.kl():.4f}")
+        while way.settle():
+            pass
+        branches = way.found.order
+    rows = measure(Bench(decoder, unseen), branches, config.layers)
     return Plan.from_order(
-        order.found.order,
+        branches,
         losses_of(rows),
         total=config.layers,
         attention_share=config.attention_share,

@@ -138,7 +138,8 @@ def gather(
                 group, tokenizer, plain=plain, longest=recipe.longest, end=end, total=total, draw=draw
             )
         (held if source.validation else train).extend(found)
-        key = f"{source.path}{' (validation)' if source.validation else ''}"
+        use = source.kind if source.kind.startswith("own") else "validation" if source.validation else ""
+        key = f"{source.path} ({use})" if use else source.path
         counts[key] = counts.get(key, 0) + sum(len(pack.branches) for pack in found)
     if not held:
         draw.shuffle(train)

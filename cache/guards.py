@@ -281,6 +281,8 @@ def _chinese_roles(a: str, b: str) -> str | None:
     for pivot in ZH_PIVOTS:
         if a.count(pivot) == 1 == b.count(pivot):
             (la, ra), (lb, rb) = a.split(pivot), b.split(pivot)
+            if la and lb and la != lb and ra.startswith(lb) and rb.startswith(la):
+                return f"order: around {pivot}"
             la, ra, lb, rb = la[-_REACH:], ra[:_REACH], lb[-_REACH:], rb[:_REACH]
             one, other = _common(la, rb), _common(ra, lb)
             if one and other and one not in lb and other not in la and one not in ra and other not in rb:

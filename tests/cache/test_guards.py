@@ -45,6 +45,7 @@ OPPOSED = [
     ("does a dog chase a cat", "does a cat chase a dog", "order"),
     ("北京比上海大吗", "上海比北京大吗", "order"),
     ("从北京到上海的火车", "从上海到北京的火车", "order"),
+    ("金比铅重吗", "铅比金重吗", "order"),
     ("bread with an oven", "bread without an oven", "negation"),
     ("the lounge is open to families", "the lounge is no longer open to families", "negation"),
     ("pick up the parcel at noon", "drop off the parcel at noon", "antonym"),

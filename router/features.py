@@ -285,11 +285,19 @@ def squash(text: str) -> str:
     text = "".join(ch for ch in text if unicodedata.category(ch) not in ("Cf", "Mn", "Cc") or ch in "\n\t ")
     text = unicodedata.normalize("NFKD", text)
     text = "".join(ch for ch in text if unicodedata.category(ch) != "Mn").translate(_HOMOGLYPHS)
-    text = _CJK_GAP.sub("", text)
+    text = _CJK_GAP.sub("", _closed(text))
     text = re.sub(r"[A-Za-z0-9@$!]*[A-Za-z][A-Za-z0-9@$!]*", lambda m: _unleet(m.group(0)), text)
     for disguise in (_DOTTED, _SPACED):
         text = disguise.sub(lambda m: re.sub(r"[^A-Za-z']", "", m.group(0)), text)
     return re.sub(r"\s+", " ", _INNER.sub("", text)).strip().lower()
+
+
+def _closed(text: str) -> str:
+    """Text whose letters stand apart and whose words stand farther apart, as words; any other text as it is."""
+    tokens = text.split()
+    if 5 * sum(len(token) == 1 for token in tokens) < 4 * len(tokens) or not re.search(r"\S {2,}\S", text):
+        return text
+    return " ".join(word.replace(" ", "") for word in re.split(r" {2,}", text.strip()))
 
 
 def _unleet(word: str) -> str:

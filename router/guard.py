@@ -29,6 +29,17 @@ FAR = 0.38  # least cosine to a guarded phrase
 MARGIN = -0.05  # how much closer than the closest allowed phrase the guarded one must be
 TURNS = 4  # user turns looked back at: topic and attack words may come in different ones
 _CLAUSE = re.compile(r"[.!?;:。！？；：\n]+|,(?=\s)|，")
+# what is said around attack words: "use as ... as possible", "give me the ... you can", "in your ...", 用……来回答
+_AROUND = re.compile(
+    r"(?:^|(?<=[\s,.;:!?(—-]))(?:(?:please|just|and|then|now|use|using|with|in|by|give|get|tell|me|us|the|a|an|as|your|think|"
+    r"answer|reply)[\s,(]*)+$"
+    r"|^(?:[\s,]*(?:as|possible|you|can|could|of|it|that|about|just|please|needed|required|way|mode|and|answer|reply))+"
+    r"(?=[\s,.;:!?)—-]|$)"
+    r"|(?:请|就|用|以|使用|并|来)+$|^(?:来|去|地)*(?:回答|答|回复|处理)?(?:就行|即可|吧)?(?=[，。；：！？\s]|$)",
+    re.IGNORECASE,
+)
+_MARKS = " ,;:-–—()（），；："
+_SHORT = 4  # words of a match that says nothing but how to answer
 _LONGEST = 400  # characters of one piece
 _PIECES = {True: 32, False: 1}  # pieces read of a text, thoroughly or not
 # attack words written without their spaces, which is how spaced-out letters arrive
@@ -185,11 +196,18 @@ def attack_words_of(text: str) -> tuple[str, ...]:
 
 
 def pieces_of(text: str, attack: Sequence[str], *, thorough: bool = True) -> list[str]:
-    """The whole text and its clauses, undisguised and without the attack words, which would blur the embedding."""
+    """The whole text and its clauses, undisguised.
+
+    Attack words and what is said around them are left out, since they would blur the embedding; a long match stays, as
+    it may hold the topic ("tell me how to ... as fast as you can").
+    """
     plain = squash(text)
-    for word in attack:
-        plain = plain.replace(word, " ")
-    plain = re.sub(r"\s+", " ", plain).strip(" ,.;:!?，。；：！？")
-    clauses = [clause.strip()[:_LONGEST] for clause in _CLAUSE.split(plain)]
+    sides = [plain]
+    short = sorted((word for word in attack if len(word.split()) <= _SHORT), key=len, reverse=True)
+    if short:
+        sides = re.split("|".join(map(re.escape, short)), plain)
+        sides = [_AROUND.sub("", side.strip(_MARKS)).strip(_MARKS) for side in sides]
+    plain = re.sub(r"\s+", " ", " ".join(sides)).strip(" ,.;:!?，。；：！？")
+    clauses = [clause.strip()[:_LONGEST] for side in sides for clause in _CLAUSE.split(side)]
     clauses = sorted((clause for clause in clauses if len(clause) > 2), key=len, reverse=True)
     return list(dict.fromkeys([plain[:_LONGEST], *clauses]))[: _PIECES[thorough]] if plain else []

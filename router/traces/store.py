@@ -109,7 +109,7 @@ class TraceStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 path.touch(mode=0o600, exist_ok=False)
-        db = sqlite3.connect(str(self.path), timeout=1, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(str(self.path), timeout=5, isolation_level=None, check_same_thread=False)
         try:
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")

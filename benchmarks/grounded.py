@@ -2,7 +2,7 @@
 
     python -m benchmarks.grounded [--adapter FILE] [--plan FILE] [--questions N] [--only NAME ...]
 
-XQuAD (English): each question over its passage, in the words in which the router asks; greedy, 32 tokens. Containment
+XQuAD (English): each question over its passage, in the words in which the router asks; greedy, 24 tokens. Containment
 and F1 as SQuAD scores them; length in words. Refusals: articles of SQuAD 2.0 that training left out. CMRC 2018 dev:
 containment and F1 by character. Time: one request at a time, prompt included, nothing shared between prompts; the
 configurations take turns on every question. Answers are kept in benchmarks/out/ by weights, plan and configuration.
@@ -38,7 +38,7 @@ from shoal.router.decision import Message
 from shoal.router.deep import grounded
 
 ASSETS = Path(__file__).parents[1] / "gated_llm" / "assets"
-TOKENS, TIMED, CHINESE, RESAMPLES = 32, 40, 100, 2000
+TOKENS, TIMED, CHINESE, RESAMPLES = 24, 40, 100, 2000
 TOGETHER, SAVED, ROWS = 8, 100, 256  # questions at once; answers between two writes; rows of a pass
 TRAINED = ("Computational_complexity_theory", "Huguenot", "Steam_engine", "1973_oil_crisis", "European_Union_law",
            "Harvard_University", "Immune_system", "Scottish_Parliament", "Islamism", "Imperialism",
@@ -186,22 +186,23 @@ def groups(asked: Sequence[Item]) -> list[list[Item]]:
 
 def answers(setup: Setup, name: str, asked: Sequence[Item]) -> list[str]:
     """The setup's answers, from benchmarks/out/ where they were made before."""
-    key = f"{setup.llm.fingerprint}-{setup.depth or 'full'}-{int(setup.gate_prefill)}-{name}-{len(asked)}"
+    key = f"{setup.llm.fingerprint}-{setup.depth or 'full'}-{int(setup.gate_prefill)}-{name}"
     kept = OUT / "grounded" / f"{re.sub(r'[^a-z0-9.]+', '-', key.lower())}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     made: list[str] = json.loads(kept.read_text("utf-8")) if kept.exists() else []
     began, reader, fresh, done = time.monotonic(), Reader(setup), 0, 0
     for group in groups(asked):
         done += len(group)
-        if done <= len(made):
+        known = max(0, len(made) - done + len(group))
+        if known >= len(group):
             continue
-        made += reader.answer(group)
-        fresh += len(group)
+        made += reader.answer(group[known:])
+        fresh += len(group) - known
         if fresh >= SAVED or done == len(asked):
             kept.write_text(json.dumps(made, ensure_ascii=False), "utf-8")
             print(f"{setup.name}, {name}: {done} of {len(asked)}, {time.monotonic() - began:.0f} s", flush=True)
             fresh = 0
-    return made
+    return made[: len(asked)]
 
 
 def interval(difference: Sequence[float]) -> str:
@@ -251,7 +252,7 @@ def rows(setups: Sequence[Setup], asked: Sequence[Item], refusals: Sequence[Item
     for setup in setups:
         said = answers(setup, "xquad", asked)
         scored = [score(text, item) for text, item in zip(said, asked, strict=True)]
-        told = answers(setup, "refusal", refusals)
+        told = answers(setup, f"refusal-{len(refusals)}", refusals)
         no = [bool(REFUSED.search(t)) for t, i in zip(told, refusals, strict=True) if not i.answers]
         yes = [bool(REFUSED.search(t)) for t, i in zip(told, refusals, strict=True) if i.answers]
         row = {
@@ -305,7 +306,9 @@ def main() -> None:
     parser.add_argument("--bits", type=int, nargs="*", default=(4,), help="more widths of the merged weights to try")
     chosen = parser.parse_args()
     draw = random.Random(SEED)
-    asked = items("xquad/xquad.en.json")[: chosen.questions]
+    passages = groups(items("xquad/xquad.en.json"))
+    random.Random(SEED).shuffle(passages)
+    asked = [item for group in passages for item in group][: chosen.questions]
     squad = items("squad2_no_xquad/dev-v2.0-without-xquad.json", titles=HELD_OUT)
     refusals = sample([i for i in squad if not i.answers], 150, draw) + sample(
         [i for i in squad if i.answers], 150, draw
@@ -332,7 +335,7 @@ def main() -> None:
     quality = rows(setups, asked, refusals)
     in_chinese = []
     for setup in setups[:2]:
-        scored = [score(t, i) for t, i in zip(answers(setup, "cmrc", chinese), chinese, strict=True)]
+        scored = [score(t, i) for t, i in zip(answers(setup, f"cmrc-{len(chinese)}", chinese), chinese, strict=True)]
         contained, f1 = (round(statistics.mean(s[k] for s in scored), 3) for k in (0, 1))
         in_chinese.append({"answers": setup.name, "questions": len(chinese), "containment": contained, "F1": f1})
     print(table(in_chinese))

@@ -255,7 +255,6 @@ class Answer:
             "bucket": decision.bucket,
             "cache": {"tier": self.trace.tier},
             "latency_ms": round(self.trace.latency_ms, 3),
-            "experience": self.trace.experience,
             "trace": self.trace.to_dict(),
         }
 

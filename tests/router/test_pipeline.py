@@ -1,6 +1,7 @@
 """The way of a request: real classifier, guard, FAQ, cache, knowledge base and Redis; a scripted model, to count."""
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from shoal import DepthCache, KnowledgeBase, default_embedder
 from shoal.gated_llm import BudgetError
-from shoal.router import Answer, CacheControl, CognitiveRouter, InvalidRequest, NoModel, Refused, Route
+from shoal.router import Answer, CacheControl, CognitiveRouter, InvalidRequest, NoModel, Refused, Route, pipeline
 from shoal.router.faq import Entry, Faq
 
 from .conftest import TOTAL, ScriptedModel
@@ -276,8 +277,6 @@ def test_redis_killed_mid_run(model: ScriptedModel, redis_server) -> None:  # ty
 
 
 def test_the_trace_is_plain_json_and_complete(router: CognitiveRouter) -> None:
-    import json
-
     answer = router.ask(HARD, request_id="req-1")
     trace = json.loads(json.dumps(answer.to_dict()))["trace"]
     assert trace["id"] == "req-1"
@@ -353,3 +352,17 @@ def test_a_follow_up_is_read_with_the_turn_before_it(model: ScriptedModel, kb: K
 def test_prompts_of_the_wrong_kind_are_refused(router: CognitiveRouter, prompt: object) -> None:
     with pytest.raises(InvalidRequest):
         router.ask(prompt)  # type: ignore[arg-type]
+
+
+def test_traces_of_every_route_fit_the_published_schema(model: ScriptedModel, faq: Faq, kb: KnowledgeBase) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(pipeline.__file__).parent / "assets" / "trace.schema.json").read_text("utf-8"))
+    check = jsonschema.Draft202012Validator(schema)
+    check.check_schema(schema)
+    router = CognitiveRouter(llm=model, faq=faq, kb=kb)
+    rag = "What should I know about the weight and battery of the Lumen Go before I travel?"
+    questions = ("How do I turn on dark mode?", "How much does the Lumen Go weigh?", rag, HARD, HARD)
+    answers = [router.ask(question) for question in questions]
+    assert {Route.FAQ, Route.EXTRACT, Route.DEEP, Route.CACHE} <= {answer.route for answer in answers}
+    for answer in answers:
+        check.validate(json.loads(json.dumps(answer.trace.to_dict())))

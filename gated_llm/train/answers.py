@@ -22,6 +22,7 @@ from ..tokenizer import ChatTokenizer, Prompt
 
 ROWS = 24  # answers under way at once
 _READ = 128  # prompt tokens read in one pass
+_LIKELIEST = 400  # tokens that made-up prompts are drawn from
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ def made_up(kernel: NativeDecoder, head: list[int], count: int, *, most: int, se
         kvs, rows = [first.copy() for _ in range(ROWS)], [list[int]() for _ in range(ROWS)]
         logits = start.expand(ROWS, -1)
         for step in range(most):
-            top, ids = logits.topk(400, dim=1)
+            top, ids = logits.topk(min(_LIKELIEST, logits.shape[1]), dim=1)
             chosen = ids.gather(1, top.softmax(1).multinomial(1, generator=random_))[:, 0].tolist()
             for row, token in zip(rows, chosen, strict=True):
                 row.append(token)

@@ -29,7 +29,7 @@ from .answers import collect
 
 _STEPS = 3  # drafts in a row that are trained
 _WEIGHTS = (1.0, 0.8, 0.6)
-_SAVE_S = 60.0
+_SAVE_EVERY = 50
 CONFIG = Path(__file__).parent / "configs" / "draft.json"
 
 
@@ -111,21 +111,25 @@ class Fit:
         self._optimiser = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98))
 
     def run(self, minutes: float) -> Iterator[str]:
-        """Trains for so long or to the end; lines to print."""
+        """Goes on where the last run stopped, for so long or to the end; lines to print."""
         self._resume()
-        start = saved = time.monotonic()
-        starts, losses = torch.nonzero(self.train.left >= 1)[:, 0], []
+        start = time.monotonic()
         while self._step < self._config["steps"] and time.monotonic() - start < 60 * minutes:
+            loss = self.learn(_SAVE_EVERY)
+            yield f"step {self._step}: loss {loss:.3f}, held out {self.check()}"
+        yield f"step {self._step} of {self._config['steps']}: held out {self.check()}"
+
+    def learn(self, steps: int) -> float:
+        """So many steps, or fewer to the end, and keeps the state; their mean loss."""
+        starts, losses = torch.nonzero(self.train.left >= 1)[:, 0], []
+        for _ in range(min(steps, self._config["steps"] - self._step)):
             chosen = torch.Generator().manual_seed(self._config["seed"] + self._step)
+            torch.manual_seed(self._config["seed"] + self._step)  # dropout
             at = starts[torch.randint(len(starts), (self._config["batch"],), generator=chosen)]
             losses.append(self._learn(at))
             self._step += 1
-            if time.monotonic() - saved > _SAVE_S:
-                saved = time.monotonic()
-                self._save()
-                yield f"step {self._step}: loss {np.mean(losses[-100:]):.3f}, held out {self.check()}"
         self._save()
-        yield f"step {self._step} of {self._config['steps']}: held out {self.check()}"
+        return float(np.mean(losses))
 
     def check(self, most: int = 8000) -> list[float]:
         """The share of held-out tokens that are guessed right, for each place in a draft whose earlier places are."""

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from .constrain import Grammars
+from .draft import Draft
 from .errors import GatedError, PromptError
 from .gating import Policy, new_gating, run_mask
 from .health import LayerHealth
@@ -186,6 +187,7 @@ class GatedLLM:
         room, gated = min(sampling.max_tokens, self.context - len(ids)), gate_prefill and not full
         mask = run_mask(plan, [point.drop for point in plan.points[: budget.dropped]], store=store_skipped)
         policy: Policy = "full" if full else "plan"
+        drafted = drafts and served.model.exact_rows
         work = Work(
             model=served.model,
             tokenizer=self.tokenizer,
@@ -200,6 +202,7 @@ class GatedLLM:
             budget=budget.depth,
             policy=policy,
             gate_fingerprint=plan.fingerprint,
+            drafter=Draft(served.draft, ends=served.model.config.eos) if drafted else None,
             constraint=None if schema is None else self._grammars().json(schema),
             cancel=cancel,
             partition=f"{adapter or ''}\n{partition}",

@@ -73,10 +73,14 @@ class Passed:
 
 
 class Model(Protocol):
-    """What makes passes; one thread may. `token_bytes`: of one token's keys and values in one layer."""
+    """What makes passes; one thread may. `token_bytes`: of one token's keys and values in one layer.
+
+    `exact_rows`: a token's result is the same to the bit alone or beside others, so that drafts can be verified.
+    """
 
     config: DecoderConfig
     token_bytes: int
+    exact_rows: bool
 
     def store(self, capacity: Sequence[int]) -> Store:
         """An empty store with room for `capacity` tokens in each layer."""
@@ -148,6 +152,8 @@ class TorchStore:
 
 class TorchModel:
     """Every pass by torch, on a GPU or a CPU."""
+
+    exact_rows = False
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder, self.config = decoder, decoder.config
@@ -242,6 +248,8 @@ class KernelStore:
 
 class KernelModel:
     """Long stretches by torch, the rest by the kernel. Without a `reader` the kernel reads everything."""
+
+    exact_rows = True
 
     def __init__(self, reader: Decoder | None, kernel: NativeDecoder) -> None:
         self.reader, self.kernel, self.config = reader, kernel, kernel.config

@@ -1,6 +1,6 @@
 """What an answer cost in depth (G6): plain data, JSON-ready. Knows no model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -66,8 +66,8 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     layer_tokens: float
-    drafted: int = 0
-    accepted: int = 0
+    drafted: int = field(default=0, compare=False)  # how it was made, not what it cost
+    accepted: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

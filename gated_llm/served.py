@@ -16,6 +16,7 @@ from .policy import Plan
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from .draft import TrainedDraft
     from .passes import Model
 
 ASSETS = Path(__file__).parent / "assets"
@@ -23,12 +24,16 @@ ASSETS = Path(__file__).parent / "assets"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """`fingerprint` is that of the weights, adapter included; `adapter` the name of what was merged into them."""
+    """`fingerprint` is that of the weights, adapter included; `adapter` the name of what was merged into them.
+
+    `draft`: the network that guesses its next tokens, where one was trained for it.
+    """
 
     model: "Model"
     plan: Plan
     fingerprint: str
     adapter: str | None = None
+    draft: "TrainedDraft | None" = None
 
 
 class Folder:
@@ -49,6 +54,7 @@ class Folder:
     def serve(self, adapter: str | None = None) -> Served:
         """Reads the weights, with an adapter merged into them where one is named. Raises WeightsError, PlanError."""
         from .checkpoint import fingerprint, read_tensors
+        from .draft import TrainedDraft
 
         weights = read_tensors(self.path)
         known = fingerprint(weights)
@@ -57,7 +63,15 @@ class Folder:
             from .lora import adapted
 
             weights, plan, known = adapted(self.path, adapter, weights, plan, model_fingerprint=known)
-        made = Served(model=self._place(weights), plan=plan, fingerprint=known, adapter=adapter)
+        made = Served(
+            model=self._place(weights),
+            plan=plan,
+            fingerprint=known,
+            adapter=adapter,
+            draft=TrainedDraft.load(
+                ASSETS / f"{self.path.name}.draft.safetensors", weights["model.embed_tokens.weight"], known
+            ),
+        )
         del weights
         _give_back()
         return made

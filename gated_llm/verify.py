@@ -55,7 +55,7 @@ def side_by_side(llm: "GatedLLM", budgets: Sequence[int | str], prompt: str, *, 
     if max_tokens < 2:
         raise GatedError("Give at least 2 tokens: the first one is the prompt's.")
     for budget in budgets:
-        llm.generate(prompt, max_depth=budget, max_tokens=2)
+        llm.generate(prompt, max_depth=budget, max_tokens=2, drafts=False)
     times: list[list[float]] = [[] for _ in budgets]
     found: list[tuple[Generation, Calls]] = []
     for _ in range(_ROUNDS):
@@ -74,7 +74,7 @@ def _run(llm: "GatedLLM", prompt: str, budget: int | str, tokens: int) -> tuple[
     kernel = getattr(llm.model, "kernel", None)
     before = None if kernel is None else kernel.branch_runs.copy()
     start = time.perf_counter()
-    answer = llm.generate(prompt, max_depth=budget, max_tokens=tokens)
+    answer = llm.generate(prompt, max_depth=budget, max_tokens=tokens, drafts=False)
     seconds = time.perf_counter() - start
     calls = np.array(answer.depth.branch_runs, np.int64) if kernel is None else kernel.branch_runs - before
     return answer, calls, seconds

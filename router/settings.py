@@ -97,7 +97,11 @@ def load_settings(**overrides: Any) -> Settings:
     if "SHOAL_CONFIG" in os.environ and not _config_file().is_file():
         raise BadSettings(f"SHOAL_CONFIG names {_config_file()}, which is not a file")
     try:
-        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+        settings = Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise BadSettings(f"{wrong} (from arguments, SHOAL_* variables or {_config_file()})") from None
+    there = next((path for path in (settings.home, *settings.home.parents) if path.exists()), None)
+    if there is not None and not there.is_dir():
+        raise BadSettings(f"home: {there} is a file; SHOAL_HOME must name a folder, which is made where there is none")
+    return settings

@@ -63,14 +63,19 @@ def measure(fitted: Fitted, test: Table) -> dict[str, Any]:
     }
 
 
+def taken_routes(p: FloatArray, conformal: float) -> NDArray[np.int64]:
+    """Routes after abstention: the deepest of the conformal set, or of the two likeliest where the set is empty."""
+    inside = p >= 1 - conformal
+    last = p.shape[1] - 1 - inside[:, ::-1].argmax(axis=1)
+    return np.asarray(np.where(inside.any(axis=1), last, np.argsort(p, axis=1)[:, -2:].max(axis=1)), dtype=np.int64)
+
+
 def route_metrics(p: FloatArray, truth: NDArray[np.int64], conformal: float) -> dict[str, Any]:
     """Metrics of route probabilities [n, routes] with the conformal threshold that abstention uses."""
     guess = p.argmax(axis=1)
     f1, each = macro_f1(truth, guess)
     inside = p >= 1 - conformal
-    deepest = np.where(
-        inside.any(axis=1), len(ROUTES) - 1 - inside[:, ::-1].argmax(axis=1), np.sort(np.argsort(p)[:, -2:])[:, -1]
-    )
+    deepest = taken_routes(p, conformal)
     single = inside.sum(axis=1) == 1
     return {
         "n": len(truth),
@@ -84,11 +89,22 @@ def route_metrics(p: FloatArray, truth: NDArray[np.int64], conformal: float) -> 
         "too_shallow": round(float((guess < truth).mean()), 4),
         "too_shallow_after_abstention": round(float((deepest < truth).mean()), 4),
         "confusion": confusion(truth, guess),
+        "cost_curve": cost_curve(p, truth),
     }
 
 
+def cost_curve(p: FloatArray, truth: NDArray[np.int64]) -> list[dict[str, float]]:
+    """What careful routing costs: shares of requests sent deeper than their route and shallower, by conformal level."""
+    rows = []
+    for level in (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0):
+        taken = taken_routes(p, level)
+        deeper, shallower = float((taken > truth).mean()), float((taken < truth).mean())
+        rows.append({"level": level, "too_deep": round(deeper, 4), "too_shallow": round(shallower, 4)})
+    return rows
+
+
 def draw(fitted: Fitted, test: Table, path: Path) -> None:
-    """Reliability diagram and confusion matrix as one PNG. Raises MissingExtra without matplotlib."""
+    """Reliability diagram, confusion matrix and cost curve as one PNG. Raises MissingExtra without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -98,8 +114,8 @@ def draw(fitted: Fitted, test: Table, path: Path) -> None:
     guess, best = p.argmax(axis=1), p.max(axis=1)
     bins = np.minimum((best * BINS).astype(int), BINS - 1)
     used = [b for b in range(BINS) if (bins == b).any()]
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    left, right, third = figure.subplots(1, 3)
     left.plot([0, 1], [0, 1], color="0.7", linewidth=1)
     left.plot(
         [best[bins == b].mean() for b in used], [(guess == table.route)[bins == b].mean() for b in used], marker="o"
@@ -128,5 +144,11 @@ def draw(fitted: Fitted, test: Table, path: Path) -> None:
                 fontsize=8,
                 color="white" if count > counts[i].sum() / 2 else "black",
             )
+    curve = cost_curve(p, table.route)
+    here = taken_routes(p, fitted.conformal)
+    third.plot([row["too_deep"] for row in curve], [row["too_shallow"] for row in curve], marker=".")
+    third.plot([(here > table.route).mean()], [(here < table.route).mean()], "o", label="as calibrated")
+    third.set(xlabel="share routed deeper than needed", ylabel="share routed too shallow", title="Cost", ylim=0)
+    third.legend(frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

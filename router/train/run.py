@@ -20,7 +20,7 @@ from ..errors import RouterError
 from ..features import CHEAP, Embed
 from .data import ROUTES, Embeddings, Table, collect, from_jsonl, tabulate
 from .fit import HEADS, Fitted, fit
-from .report import measure
+from .report import draw, measure
 
 MIN_PER_ROUTE = 5
 
@@ -76,12 +76,14 @@ def train_from_jsonl(
     out: str | Path,
     *,
     with_public: Path | None = None,
+    picture: Path | None = None,
     seed: int = 0,
     say: Callable[[str], None] = print,
 ) -> Report:
     """Trains on a user's JSONL (see `data.from_jsonl`), with the public sets too when their folder is given.
 
-    Raises RouterError when the file is missing, a line is wrong, or a route has too few examples.
+    `picture`: where reliability, confusion and cost are drawn (PNG). Raises RouterError when the file is missing, a
+    line is wrong, or a route has too few examples; MissingExtra where a picture is wanted without matplotlib.
     """
     began, source = time.monotonic(), Path(path)
     if not source.is_file():
@@ -96,7 +98,10 @@ def train_from_jsonl(
             f"too few examples: at least {MIN_PER_ROUTE} of each route used, at least two routes, and some left to "
             f"calibrate and test on; short of {', '.join(few) or 'held-out requests'}"
         )
-    return _train(tables, embed, Path(out), seed, began, say)[0]
+    report, fitted, _ = _train(tables, embed, Path(out), seed, began, say)
+    if picture is not None:
+        draw(fitted, tables["test"], picture)
+    return report
 
 
 def _train(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.router.cli import main
+from shoal.router.settings import BadSettings, load_settings
 
 Run = Callable[..., tuple[int, Any, str]]
 
@@ -237,3 +238,23 @@ def test_a_classifier_is_trained_by_one_command(run: Run, tmp_path: Path) -> Non
     assert report["parameters"] > 0
     assert Classifier.load(default_embedder(), tmp_path / "mine.safetensors").parameters == report["parameters"]
     assert run("router", "train", "--data", "none.jsonl", "--out", "x.safetensors")[0] == 1
+
+
+def test_a_training_report_is_readable_and_drawn(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    kinds = {"direct": "Hello number {}, nice day!", "deep": "Prove theorem {} step by step."}
+    rows = [{"text": text.format(i), "route": route} for route, text in kinds.items() for i in range(40)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    picture = tmp_path / "mine.png"
+    code, told, _ = run("router", "train", "--data", "mine.jsonl", "--out", "m.safetensors", "--picture", str(picture))
+    assert code == 0
+    assert all(title in told for title in ("macro-F1", "Confusion", "Cost of care"))
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_home_that_is_a_file_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    for home in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(BadSettings, match="is a file; SHOAL_HOME must name a folder"):
+            load_settings(home=home)
+    assert load_settings(home=tmp_path / "new" / "below").home == tmp_path / "new" / "below"

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 def data_folder() -> Path:
@@ -121,10 +122,15 @@ def squad() -> Pool:
 
 def cmrc() -> Pool:
     """Chinese reading questions."""
+    return _squad_like("cmrc", _cmrc_train())
+
+
+def _cmrc_train() -> dict[str, Any]:
     path = next((data_folder() / "cmrc2018_train").glob("*.zip"))
     with zipfile.ZipFile(path) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".json") and "MACOSX" not in n)
-        return _squad_like("cmrc", json.loads(archive.read(name).decode("utf-8")))
+        found: dict[str, Any] = json.loads(archive.read(name).decode("utf-8"))
+    return found
 
 
 def paws_zh(half: int) -> list[tuple[str, str, int]]:
@@ -144,7 +150,7 @@ def sentences(language: str, limit: int = 6000) -> Pool:
         data = json.loads((data_folder() / "squad1_du_test" / "test-v1.1.json").read_text("utf-8"))
         cut = re.compile(r"(?<=[a-z)][.])\s+(?=[A-Z])")
     else:
-        data = json.loads((data_folder() / "cmrc2018" / "cmrc2018_dev.json").read_text("utf-8"))
+        data = _cmrc_train()
         cut = re.compile(r"(?<=[。！？])")
     texts = [s for a in data["data"] for p in a["paragraphs"] for s in cut.split(p["context"]) if 12 <= len(s) <= 220]
     step = max(1, len(texts) // limit)

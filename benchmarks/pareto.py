@@ -38,7 +38,7 @@ from shoal.gated_llm.train.cohort import Cohort, Replay, answers
 from shoal.gated_llm.train.samples import Sample, read_prompts, text_samples
 from shoal.gated_llm.weights import DEFAULT_MODEL, locate
 
-PLAN_DEPTHS, FIRST = (29.25, 28.5, 27.75, 26.25, 24.0), (28, 27)
+PLAN_DEPTHS, FIRST = (29.25, 28.5, 27.75), (28,)
 LOSSES = (0.01, 0.03, 0.1)
 REST, ROUNDS, STRAPS = 64, 150, 1000
 SETS = {
@@ -112,15 +112,10 @@ def policies(bench: Bench) -> Iterator[tuple[str, Make]]:
         alone = point.policy == "signals" and len(names) == 1
         yield names[0] if alone else point.policy, bench.chooser(point.policy, rule=point.rule)
         if point.policy == "hybrid":
-            yield "random", bench.chooser("random", rule=without_probe(point.rule))
+            yield "random", bench.chooser("random", rule=point.rule.blind())
 
 
 KINDS = ("attention", "mlp")
-
-
-def without_probe(rule: Rule) -> Rule:
-    """The same levels and rates for the random control, whose choices need no probe."""
-    return Rule(levels=tuple(Level(drops=level.drops, bounds={}) for level in rule.levels), rates=rule.rates)
 
 
 def interval(difference: NDArray[np.float32], owners: NDArray[np.int64]) -> str:

@@ -139,6 +139,10 @@ class Rule:
             values[PREDICTED] = self.predictor(signals, state)
         return max((i for i, level in enumerate(self.levels, 1) if level.allows(values)), default=0)
 
+    def blind(self) -> "Rule":
+        """The same levels at the same rates without bounds, for `random`."""
+        return Rule(levels=tuple(Level(drops=level.drops, bounds={}) for level in self.levels), rates=self.rates)
+
 
 def run_mask(plan: Plan, drops: Sequence[Branch], *, store: bool = False) -> Mask:
     """A mask without `drops`; the last layers always run. `store`: skipped attention still stores keys and values."""

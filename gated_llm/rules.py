@@ -8,10 +8,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from .errors import PlanError
 from .gating import Bound, Level, Policy, Predictor, Rule
+from .policy import Budget, Plan, resolve_budget
 
 WORKS = ("chat", "grounded", "scoring")
 _FORM = 1
@@ -158,3 +159,47 @@ def _point(raw: Mapping[str, Any], levels: list[Any], predictors: list[Predictor
         rates=tuple(raw["rates"]),
     )
     return Point(policy=raw["policy"], rule=rule, depth=raw["depth"], loss=raw["loss"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What a request's chooser is made from; `new_gating(policy, plan, budget, rule=rule)`."""
+
+    policy: Policy
+    budget: Budget
+    rule: Rule | None = None
+
+
+def choose_policy(
+    requested: object,
+    plan: Plan,
+    rules: Rules | None,
+    *,
+    quality: float,
+    policy: Policy | Literal["auto"] = "auto",
+    work: str | None = None,
+) -> Chosen:
+    """Budget, policy and rule of a request, none of which loses more than the share `quality` of likelihood by itself.
+
+    `auto` with the budget "auto" is the shallowest of plan and per-token points, full depth where none is within; with
+    a budget of its own it is the plan. A policy named in a request adds its rule to the budget's plan where a point is
+    within, else the plan is left. Raises BudgetError, and PlanError for a `work` that was not measured.
+    """
+    budget = resolve_budget(requested, plan, quality=quality)
+    kind: Policy = "plan" if budget.dropped else "full"
+    if policy == "full":
+        return Chosen(policy=policy, budget=resolve_budget(plan.total, plan, quality=quality))
+    if policy == "plan" or rules is None or (policy == "auto" and requested != "auto"):
+        return Chosen(policy=kind, budget=budget)
+    wanted = {"auto": None, "random": "hybrid"}.get(policy, policy)
+    point = rules.within(-math.log1p(-quality), work, policy=wanted)  # type: ignore[arg-type]
+    if point is None:
+        return Chosen(policy=kind, budget=budget)
+    if policy == "random":
+        return Chosen(policy="random", budget=budget, rule=point.rule.blind())
+    if requested == "auto":
+        reached = point.depth.values() if work is None else [point.depth[work]]
+        if policy == "auto" and sum(reached) / len(reached) >= budget.depth:
+            return Chosen(policy=kind, budget=budget)
+        budget = resolve_budget(plan.total, plan, quality=quality)
+    return Chosen(policy=point.policy, budget=budget, rule=point.rule)

@@ -192,7 +192,10 @@ def candidates(evidence: Evidence, price: float) -> dict[str, tuple[Policy, Rule
 
 
 def measure(cohort: Cohort, plan: Plan, policy: Policy, rule: Rule) -> Point:
-    """The rule with mean depth and loss by kind, on a cohort that it was not fitted on."""
+    """The rule with mean depth and loss by kind, on a cohort that it was not fitted on.
+
+    A loss is never given as less than the KL, which samples of this size can miss.
+    """
     full = resolve_budget(plan.total, plan, quality=0.0)
     run = cohort.replay(lambda i: new_gating(policy, plan, full, rule=rule, seed=i))
     lost = run.nll - cohort.nll
@@ -201,7 +204,7 @@ def measure(cohort: Cohort, plan: Plan, policy: Policy, rule: Rule) -> Point:
         policy=policy,
         rule=rule,
         depth={kind: float(run.depth[cohort.kinds == kind].mean()) for kind in kinds},
-        loss={kind: float(lost[cohort.kinds == kind].mean()) for kind in kinds},
+        loss={k: float(max(lost[cohort.kinds == k].mean(), run.kl[cohort.kinds == k].mean())) for k in kinds},
     )
 
 

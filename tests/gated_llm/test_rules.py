@@ -8,7 +8,8 @@ import pytest
 
 from shoal.gated_llm import PlanError
 from shoal.gated_llm.gating import PREDICTED, Bound, Level, Predictor, Rule
-from shoal.gated_llm.rules import Point, Rules
+from shoal.gated_llm.policy import Plan
+from shoal.gated_llm.rules import WORKS, Point, Rules, choose_policy
 
 PREDICTOR = Predictor(bias=0.5, weights={"confidence": -1.0}, usual={"confidence": 0.4}, readout=(0.25, -0.5))
 
@@ -67,3 +68,58 @@ def test_damaged_files(change: dict[str, Any], tmp_path: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **change}), "utf-8")
     with pytest.raises(PlanError, match="holds no thresholds"):
         Rules.read(path, model_fingerprint="abc")
+
+
+PLAN = Plan.from_order(
+    [("mlp", 0), ("mlp", 1), ("mlp", 2)],
+    [0.02, 0.2, 0.4],
+    total=30,
+    attention_share=0.25,
+    model_fingerprint="abc",
+)
+
+
+@pytest.mark.parametrize(
+    ("requested", "quality", "policy", "work", "expected"),
+    [
+        ("auto", 0.003, "auto", None, ("full", 30, None)),
+        ("auto", 0.011, "auto", "chat", ("hybrid", 30, 2)),
+        ("auto", 0.011, "auto", "scoring", ("full", 30, None)),
+        ("auto", 0.3, "auto", None, ("signals", 30, 1)),
+        ("auto", 0.011, "signals", "chat", ("signals", 30, 0)),
+        ("auto", 0.003, "signals", "chat", ("full", 30, None)),
+        (29, 0.011, "auto", "chat", ("plan", 29, None)),
+        (29, 0.011, "hybrid", "chat", ("hybrid", 29, 2)),
+        (29, 0.011, "full", "chat", ("full", 30, None)),
+    ],
+)
+def test_what_a_request_gets(
+    requested: Any, quality: float, policy: Any, work: Any, expected: tuple[str, float, int | None]
+) -> None:
+    chosen = choose_policy(requested, PLAN, RULES, quality=quality, policy=policy, work=work)
+    rule = None if expected[2] is None else RULES.points[expected[2]].rule
+    assert (chosen.policy, chosen.budget.depth, chosen.rule) == (expected[0], expected[1], rule)
+
+
+def test_random_has_the_hybrid_s_rates_and_none_of_its_bounds() -> None:
+    chosen = choose_policy("auto", PLAN, RULES, quality=0.011, policy="random", work="chat")
+    assert chosen.policy == "random"
+    assert chosen.rule is not None
+    assert chosen.rule.rates == RULES.points[2].rule.rates
+    assert all(not level.bounds for level in chosen.rule.levels)
+
+
+def test_without_thresholds_there_is_the_plan() -> None:
+    chosen = choose_policy("auto", PLAN, None, quality=0.03, policy="hybrid")
+    assert (chosen.policy, chosen.budget.dropped) == ("plan", 1)
+
+
+def test_the_thresholds_that_ship_leave_auto_at_full_depth() -> None:
+    plan, rules = Plan.shipped("smollm2-135m"), Rules.shipped("smollm2-135m")
+    assert plan is not None
+    assert rules is not None
+    assert rules.model_fingerprint == plan.model_fingerprint
+    for work in WORKS:
+        chosen = choose_policy("auto", plan, rules, quality=0.003, work=work)
+        assert (chosen.policy, chosen.budget.depth) == ("full", 30)
+    assert choose_policy("auto", plan, rules, quality=0.1, policy="hybrid", work="scoring").rule is not None

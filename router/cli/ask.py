@@ -4,7 +4,9 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from ..decision import Answer, Message
 from ..settings import Settings, load_settings
@@ -14,6 +16,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and not
 Depth = Annotated[str | None, typer.Option("--max-depth", help='Budget: layers ("24"), a share ("60%") or "auto".')]
 Profile = Annotated[str | None, typer.Option(help="command, balanced, chat, or one of your own.")]
 Model = Annotated[str | None, typer.Option(help="Name, folder, hub id or GGUF file of the model.")]
+_HEIGHTS = "▁▂▃▄▅▆▇█"  # shallow to deep, so that the strip can be read without colours
+_SHADES = ("blue", "blue", "cyan", "cyan", "green", "yellow", "dark_orange", "red")
+_LEVELS = len(_HEIGHTS)
 
 
 def register(app: typer.Typer) -> None:
@@ -102,6 +107,26 @@ def summary(answer: Answer) -> str:
     )
 
 
+def print_strip(answer: Answer, console: Console) -> None:
+    """The depth of each token as a strip, higher and warmer the deeper; nothing where the terminal cannot show it.
+
+    An answer longer than the terminal is wide gets a cell for several tokens, as high as the deepest of them.
+    """
+    depths, total = answer.trace.depth.get("per_token", ()), answer.trace.depth["total"]
+    if not depths or not console.is_terminal or console.is_dumb_terminal or console.encoding != "utf-8":
+        return
+    made = len(depths)
+    cells = min(made, max(8, console.width - 24))
+    strip = Text()
+    for cell in range(cells):
+        depth = max(depths[cell * made // cells : (cell + 1) * made // cells])
+        level = min(_LEVELS - 1, int(_LEVELS * depth / total))
+        strip.append(_HEIGHTS[level], style=_SHADES[level])
+    low, high = min(depths), max(depths)
+    strip.append(f" {low:g} to {high:g} of {total}" if low < high else f" {high:g} of {total}", style="dim")
+    console.print(strip)
+
+
 def chat(
     max_depth: Depth = None,
     profile: Profile = None,
@@ -122,6 +147,7 @@ def chat(
                 print_json(answer.to_dict())
             else:
                 answer = _print_stream(router, messages, fields)
+                print_strip(answer, err)
             messages.append(Message(role="assistant", content=answer.text))
     finally:
         router.close()

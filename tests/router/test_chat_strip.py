@@ -1,0 +1,77 @@
+"""`shoal chat` in a terminal: depth per token as a strip, colours only where wanted, escape codes kept out."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from shoal.router.cli import main
+from shoal.router.cli.ask import print_strip
+from shoal.router.decision import Answer, Decision, Route
+from shoal.router.journal import Journal, no_depth
+
+
+def answer(*depths: float) -> Answer:
+    decision = Decision(route=Route.DEEP, budget=30, total=30, bucket="26-30", confidence=1, cacheable=True)
+    return Answer(text="", trace=Journal().trace(Route.DEEP, decision, {**no_depth(30, 30), "per_token": [*depths]}))
+
+
+def strip(*depths: float, **terminal: Any) -> str:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=terminal.pop("encoding", "utf-8"))
+    wanted = {"force_terminal": True, "color_system": "256", "no_color": False, "width": 60, "_environ": {}, **terminal}
+    print_strip(answer(*depths), Console(file=file, **wanted))
+    file.flush()
+    return file.buffer.getvalue().decode()  # type: ignore[attr-defined]
+
+
+def test_a_cell_per_token_as_high_as_it_is_deep() -> None:
+    assert strip(30, 15, 24, 7.5, color_system=None) == "█▅▇▃ 7.5 to 30 of 30\n"
+    assert strip(24, 24, color_system=None) == "▇▇ 24 of 30\n"
+    assert "\x1b[31m█" in strip(30, 15)
+
+
+def test_a_long_answer_fits_the_terminal_and_keeps_its_deepest_tokens() -> None:
+    line = strip(*[15] * 500, 30, *[15] * 499, color_system=None)
+    assert len(line) <= 60
+    assert line.count("█") == 1
+
+
+def test_no_strip_where_it_cannot_be_shown_or_there_is_nothing_to_show() -> None:
+    assert strip(30, 15, force_terminal=False) == ""
+    assert strip(30, 15, _environ={"TERM": "dumb"}) == ""
+    assert strip(30, 15, encoding="latin-1") == ""
+    assert strip() == ""
+
+
+def test_without_colours_the_strip_has_none() -> None:
+    line = strip(30, 15, no_color=True)
+    assert "█▅" in line
+    assert "\x1b[3" not in line
+
+
+def test_chat_keeps_pipes_clean_and_escape_codes_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = {"id": "a", "question": "When are you open?", "answer": "Nine \x1b[2J\x1b]0;owned\x07 to [red]five[/]."}
+    (tmp_path / "faq.jsonl").write_text(json.dumps(entry) + "\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"HOME": str(tmp_path / "home"), "ROUTER_ONLY": "true"}.items():
+        monkeypatch.setenv(f"SHOAL_{name}", value)
+    for words in (["faq", "import", "faq.jsonl"], ["chat"], ["chat", "--json"]):
+        monkeypatch.setattr(sys, "argv", ["shoal", *words])
+        monkeypatch.setattr(sys, "stdin", io.StringIO("When are you open?\n\n"))
+        capsys.readouterr()
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+        assert not code
+        printed = capsys.readouterr()
+        assert "\x1b" not in printed.out + printed.err
+        assert words == ["faq", "import", "faq.jsonl"] or "Nine" in printed.out
+    assert json.loads(printed.out)["route"] == "faq"

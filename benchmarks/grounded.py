@@ -303,7 +303,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=None)
     parser.add_argument("--depths", type=float, nargs="*", default=(28, 26, 24))
     parser.add_argument("--raw", action="store_true", help="only the bare model")
-    parser.add_argument("--bits", type=int, nargs="*", default=(4,), help="more widths of the merged weights to try")
+    parser.add_argument("--bits", type=int, nargs="*", default=(), help="more widths of the merged weights to try")
     chosen = parser.parse_args()
     draw = random.Random(SEED)
     passages = groups(items("xquad/xquad.en.json"))

@@ -3,8 +3,8 @@
 Needed depth: the shallowest one from which on the reference answer's likelihood on the local model stays within 0.05
 nats per token of full depth (`python -m shoal.router.train.depth_labels` measures it and keeps it in benchmarks/out/).
 Predictors: the shipped depth head, a ridge regression on the classifier's inputs fitted to needed depth on the other
-folds, how hard a question's set says it is, and its length. Reported: rank correlation with needed depth, and the layers
-per answer token that each spends for the same mean likelihood as a fixed budget.
+folds, how hard a question's set says it is, and its length. Reported: rank correlation with needed depth, and the
+layers per answer token that each spends for the same mean likelihood as a fixed budget.
 """
 
 import numpy as np

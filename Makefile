@@ -10,14 +10,21 @@ export TOKENIZERS_PARALLELISM ?= false
 # Threads of OpenMP that wait sleep instead of spinning: on a machine with other work, spinning costs several times the time.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test check bench clean setup
+.PHONY: demo test check bench browser clean setup
 
 demo: setup
 	$(BIN)/python examples/demo.py
 
-test: setup
+test: setup browser
 	$(BIN)/shoal models pull smollm2-135m
 	$(BIN)/python -m pytest $(ARGS)
+
+# The console is tested in a real browser. Where there is none and it cannot be installed, those tests are skipped.
+browser:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	apt-get install --yes --quiet chromium || { apt-get update --quiet && apt-get install --yes --quiet chromium; } && exit 0; fi; \
+	echo "No Chromium here: the tests of the console will be skipped (apt-get install chromium)."
 
 check: setup
 	$(BIN)/ruff check .

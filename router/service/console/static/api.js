@@ -34,7 +34,8 @@ export const json = async (path, options) => (await call(path, options)).json();
 
 /** The events of a streamed answer, as JSON, until `[DONE]`. Throws `Refusal` when the stream fails or is cut. */
 export async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const reader = response.body.getReader();
+  const decoder = new TextDecoder();
   let rest = "";
   for (;;) {
     let part;
@@ -45,7 +46,7 @@ export async function* events(response) {
       throw new Refusal("", "cut", 0);
     }
     if (part.done) throw new Refusal("", "cut", 0);
-    const frames = (rest + part.value).split("\n\n");
+    const frames = (rest + decoder.decode(part.value, { stream: true })).split("\n\n");
     rest = frames.pop();
     for (const frame of frames) {
       const data = frame.replace(/^data: /, "");

@@ -53,12 +53,13 @@ export function know(told) {
 export function draw() {
   if (!facts) return;
   drawBudget();
-  byId("turns").replaceChildren(...turns.map((turn) => (turn.node = drawTurn(turn, facts, vote))));
+  byId("turns").replaceChildren(...turns.map(drawn));
   byId("empty").hidden = turns.length > 0;
   byId("again").hidden = turns.length === 0;
   const state = byId("state");
-  state.hidden = !turns.length || !facts.state || facts.state === "steady";
-  state.textContent = facts.state ? word(facts.state) : "";
+  const now = turns.findLast((turn) => turn.trace)?.trace.experience || facts.state || "steady";
+  state.hidden = !turns.length || now === "steady";
+  state.textContent = word(now);
 }
 
 function drawBudget() {
@@ -68,11 +69,13 @@ function drawBudget() {
   byId("budget").setAttribute("aria-valuetext", shown);
 }
 
+function drawn(turn) {
+  turn.drawn = turn.pieces.length;
+  return (turn.node = drawTurn(turn, facts, vote));
+}
+
 function redraw(turn) {
-  if (!turns.includes(turn)) return; // the conversation was left
-  const made = drawTurn(turn, facts, vote);
-  turn.node.replaceWith(made);
-  turn.node = made;
+  if (turns.includes(turn)) turn.node.replaceWith(drawn(turn)); // else the conversation was left
 }
 
 async function ask() {
@@ -129,12 +132,19 @@ async function stream(turn, request, signal) {
   }
 }
 
+/** Takes a piece; what came since the last picture is drawn with the next one, so that a fast model cannot choke the page. */
 function add(turn, piece) {
-  const along = nearEnd();
   turn.pieces.push(piece);
+  if (turn.pieces.length === turn.drawn + 1) requestAnimationFrame(() => drawNew(turn));
+}
+
+function drawNew(turn) {
+  if (turn.done || turn.drawn === turn.pieces.length) return;
+  const along = nearEnd();
   const answer = turn.node.querySelector(".answer");
-  if (turn.pieces.length === 1) answer.replaceChildren();
-  answer.append(drawToken(piece, facts));
+  if (!turn.drawn) answer.replaceChildren();
+  answer.append(...turn.pieces.slice(turn.drawn).map((piece) => drawToken(piece, facts)));
+  turn.drawn = turn.pieces.length;
   follow(along);
 }
 

@@ -143,15 +143,16 @@ def test_text_of_user_and_model_stays_text(live: Any, visit: Any, ask: Any, host
 @pytest.mark.model
 def test_text_of_documents_stays_text(site: Any, visit: Any, ask: Any) -> None:
     with visit(site.url, "#knowledge") as page:
-        assert "<b>trap</b>.md" in page.locator("#documents .name").all_inner_texts()
+        page.locator("#documents .name", has_text="<b>trap</b>.md").wait_for()
         page.fill("#query", "What does the Trap lamp say?")
         page.press("#query", "Enter")
-        assert "<script>window.owned = 1</script>" in page.locator(".passage").first.inner_text()
+        page.locator(".passage", has_text="<script>window.owned = 1</script>").first.wait_for()
         page.goto(f"{site.url}/console#ask")
         turn = ask(page, "How heavy is the Trap lamp and what does it say?")
         passages = turn.locator("[data-part=passages]")
         if passages.count():
             passages.locator("summary").click()
+            passages.locator(".passage").first.wait_for()
         turn.locator("[data-part=steps] summary").click()
         assert page.locator(MARKUP.replace("strong, ", "")).count() == 0
         assert page.evaluate("() => window.owned") is None

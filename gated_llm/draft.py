@@ -27,12 +27,13 @@ Vector = NDArray[np.float32]
 
 # What a pass of 1, 2, … rows of one request costs beside one row, measured on the native kernel.
 PASS_COSTS = (1.0, 1.10, 1.19, 1.34, 1.55, 1.76, 1.92, 2.09, 2.28, 2.47, 2.66, 2.85, 3.09, 3.33, 3.56, 3.8)
-NETWORK_COST = 0.04  # a guess of the trained draft, in passes
+NETWORK_COST = 0.05  # a guess of the trained draft, in passes
 # How often the token after a match of 0, 1, … tokens was the model's next (training prompts, greedy).
 _MATCHED = (0.0, 0.19, 0.52, 0.63, 0.73, 0.76, 0.79, 0.81, 0.84, 0.85, 0.88, 0.89, 0.89, 0.9, 0.91, 0.92, 0.97)
 _LONGEST = len(_MATCHED) - 1
 _SIZES = (4, 3, 2, 1)  # n-grams that are indexed
 _SURE = 0.7  # a match that is likelier than this is taken without asking the network
+_MARGIN = 0.05  # tokens that a proposal must promise beyond its cost
 _HOPE = 0.4  # how sure the network is on average, to begin with
 
 
@@ -208,7 +209,7 @@ class Draft:
             row = self._rate * (self._costs[number] - self._costs[number - 1])
             token, source, chance = (text[at] if length else -1), self._copied, _MATCHED[length]
             if self._network is not None and vector is not None and self._copied(chance) < _SURE:
-                if reach * max(self._hope, self._copied(chance)) > row + self._rate * self._network_cost:
+                if reach * max(self._hope, self._copied(chance)) > row + self._rate * self._network_cost + _MARGIN:
                     for known in text[passed:]:
                         vector = self._network.step(vector, known)
                     passed, self._asked = len(text), self._asked + 1
@@ -226,7 +227,7 @@ class Draft:
 
     def _best_length(self) -> int:
         """The length whose expected tokens outweigh the pass's cost by most."""
-        best, kept, reach, tokens = 0.0, 0, 1.0, 0.0
+        best, kept, reach, tokens = _MARGIN, 0, 1.0, 0.0
         for number, (_, _, chance) in enumerate(self._proposal, 1):
             reach *= chance
             tokens += reach

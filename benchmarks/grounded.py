@@ -38,7 +38,7 @@ from shoal.router.decision import Message
 from shoal.router.deep import grounded
 
 ASSETS = Path(__file__).parents[1] / "gated_llm" / "assets"
-TOKENS, TIMED, CHINESE, RESAMPLES = 24, 40, 100, 2000
+TOKENS, TIMED, CHINESE, RESAMPLES = 24, 30, 60, 2000
 TOGETHER, SAVED, ROWS = 8, 100, 256  # questions at once; answers between two writes; rows of a pass
 TRAINED = ("Computational_complexity_theory", "Huguenot", "Steam_engine", "1973_oil_crisis", "European_Union_law",
            "Harvard_University", "Immune_system", "Scottish_Parliament", "Islamism", "Imperialism",
@@ -245,11 +245,16 @@ def load(adapter: Path | None, plan: Path | None, *, bits: int | None = None) ->
     return GatedLLM(served, ChatTokenizer(folder), name=folder.name)
 
 
-def rows(setups: Sequence[Setup], asked: Sequence[Item], refusals: Sequence[Item]) -> list[dict[str, Any]]:
-    """One row a setup: XQuAD, and refusals where there is no answer and where there is one."""
+def rows(
+    setups: Sequence[Setup], everything: Sequence[Item], refusals: Sequence[Item], gated: int | None
+) -> list[dict[str, Any]]:
+    """One row a setup: XQuAD, and refusals where there is no answer and where there is one; with branches left out
+    only the first `gated` questions.
+    """
     found: list[dict[str, Any]] = []
     base: list[tuple[float, float]] | None = None
     for setup in setups:
+        asked = everything[:gated] if setup.depth else everything
         said = answers(setup, "xquad", asked)
         scored = [score(text, item) for text, item in zip(said, asked, strict=True)]
         told = answers(setup, f"refusal-{len(refusals)}", refusals)
@@ -257,6 +262,7 @@ def rows(setups: Sequence[Setup], asked: Sequence[Item], refusals: Sequence[Item
         yes = [bool(REFUSED.search(t)) for t, i in zip(told, refusals, strict=True) if i.answers]
         row = {
             "answers": setup.name,
+            "questions": len(asked),
             "layers": round(setup.runs, 2),
             "containment": round(statistics.mean(c for c, _ in scored), 3),
             "F1": round(statistics.mean(f for _, f in scored), 3),
@@ -266,7 +272,7 @@ def rows(setups: Sequence[Setup], asked: Sequence[Item], refusals: Sequence[Item
         }
         if setup.name.startswith("adapter"):
             base = base or scored
-            pairs = list(zip(scored, base, strict=True))
+            pairs = list(zip(scored, base, strict=False))
             row["containment against full, points"] = interval([a[0] - b[0] for a, b in pairs])
             row["F1 against full, points"] = interval([a[1] - b[1] for a, b in pairs])
         else:
@@ -302,6 +308,7 @@ def main() -> None:
     parser.add_argument("--plan", type=Path, default=ASSETS / "smollm2-135m.grounded.plan.json")
     parser.add_argument("--questions", type=int, default=None)
     parser.add_argument("--depths", type=float, nargs="*", default=(28, 26, 24))
+    parser.add_argument("--gated", type=int, default=None, help="fewer questions for answers with branches left out")
     parser.add_argument("--raw", action="store_true", help="only the bare model")
     parser.add_argument("--bits", type=int, nargs="*", default=(), help="more widths of the merged weights to try")
     chosen = parser.parse_args()
@@ -332,7 +339,7 @@ def main() -> None:
             Setup(name=f"adapter, full depth, int{bits}", llm=load(chosen.adapter, plan, bits=bits))
             for bits in chosen.bits
         ]
-    quality = rows(setups, asked, refusals)
+    quality = rows(setups, asked, refusals, chosen.gated)
     in_chinese = []
     for setup in setups[:2]:
         scored = [score(t, i) for t, i in zip(answers(setup, f"cmrc-{len(chinese)}", chinese), chinese, strict=True)]

@@ -85,7 +85,7 @@ class Run:
         self._view()
         self._adam = Adam(len(self._flat))
         self._best = self._flat.clone()
-        self._points = [i for i in range(1, len(plan.points) + 1) if plan.depth_at(i) >= recipe.min_depth]
+        self._points = [i for i in range(1, len(plan.points) + 1) if plan.depth_at(i) >= recipe.min_share * plan.total]
         self.state: dict[str, Any] = {
             "step": 0,
             "seconds": 0.0,

@@ -40,7 +40,7 @@ class Source:
 class Recipe:
     """A run. `steps` at most, and `minutes` at most where given; the learning `rate` rises over `warmup` steps and
     falls to 0 at the end, by steps or by time. A step takes `full` fresh batches of at most `tokens` at full depth and,
-    with `shallow`, the last of them again with branches left out, down to `min_depth` layers; of these a share
+    with `shallow`, the last of them again with branches left out, down to `min_share` of the layers; of these a share
     `read_whole` reads the prompt at full depth, and the share `distil` of their loss is the distance from full depth.
 
     Packs have at most `longest` tokens and are padded to the `sizes`; `plain`: share of prompts without instruction.
@@ -62,7 +62,7 @@ class Recipe:
     longest: int = 384
     full: int = 2
     shallow: bool = True
-    min_depth: float = 22.0
+    min_share: float = 0.73
     read_whole: float = 0.3
     distil: float = 0.5
     plain: float = 0.2

@@ -139,7 +139,7 @@ def recipe(folder: Path, **changes: object) -> Recipe:
         sizes=(128, 256, 400),
         longest=400,
         full=1,
-        min_depth=3.0,
+        min_share=0.5,
         check_every=4,
         save_every=2,
         compiled=False,

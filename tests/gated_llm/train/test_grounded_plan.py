@@ -33,7 +33,7 @@ def test_a_plan_of_the_adapter_itself(make_model, tmp_path: Path) -> None:  # ty
             Source(kind="squad", path="one.json"),
             Source(kind="squad", path="two.json", validation=True),
         ),
-        model=str(folder), rank=2, steps=2, tokens=400, sizes=(400,), longest=400, full=1, min_depth=3.0,
+        model=str(folder), rank=2, steps=2, tokens=400, sizes=(400,), longest=400, full=1, min_share=0.5,
         compiled=False, half=False,
     )  # fmt: skip
     path = train_adapter(recipe, tmp_path, tmp_path / "run", say=lambda line: None)

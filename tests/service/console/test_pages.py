@@ -208,7 +208,7 @@ def test_axe_finds_nothing_serious(site: Any, visit: Any, ask: Any, scheme: str)
             if name == "#knowledge":
                 page.fill("#query", "How heavy is the Heron lamp?")
                 page.press("#query", "Enter")
-                page.locator(".passage").first.wait_for()
+                page.locator("#hits .passage").first.wait_for()
             page.evaluate(AXE_SCRIPT)
             for issue in page.evaluate("async () => (await axe.run()).violations"):
                 if issue["impact"] in ("serious", "critical"):

@@ -38,7 +38,7 @@ from shoal.router.decision import Message
 from shoal.router.deep import grounded
 
 ASSETS = Path(__file__).parents[1] / "gated_llm" / "assets"
-TOKENS, TIMED, CHINESE, RESAMPLES = 24, 30, 60, 2000
+TOKENS, TIMED, CHINESE, RESAMPLES = 24, 8, 24, 2000
 TOGETHER, SAVED, ROWS = 8, 100, 256  # questions at once; answers between two writes; rows of a pass
 TRAINED = ("Computational_complexity_theory", "Huguenot", "Steam_engine", "1973_oil_crisis", "European_Union_law",
            "Harvard_University", "Immune_system", "Scottish_Parliament", "Islamism", "Imperialism",
@@ -309,6 +309,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=None)
     parser.add_argument("--depths", type=float, nargs="*", default=(28, 26, 24))
     parser.add_argument("--gated", type=int, default=None, help="fewer questions for answers with branches left out")
+    parser.add_argument("--whole", action="store_true", help="also with the prompt read at full depth")
     parser.add_argument("--raw", action="store_true", help="only the bare model")
     parser.add_argument("--bits", type=int, nargs="*", default=(), help="more widths of the merged weights to try")
     chosen = parser.parse_args()
@@ -331,7 +332,7 @@ def main() -> None:
         llm = load(chosen.adapter, plan, bits=8)
         setups.append(Setup(name="adapter, full depth", llm=llm))
         setups += [Setup(name=f"adapter, {d:g} layers", llm=llm, depth=d) for d in chosen.depths]
-        if chosen.depths:
+        if chosen.whole:
             middle = sorted(chosen.depths)[len(chosen.depths) // 2]
             kept = Setup(name=f"adapter, {middle:g} layers, prompt whole", llm=llm, depth=middle, gate_prefill=False)
             setups.append(kept)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .constrain import Grammars
 from .draft import Draft
@@ -19,11 +19,13 @@ from .policy import Budget, resolve_budget
 from .prefix import PrefixStore
 from .report import Chunk, Generation
 from .request import Cancel, Request, Work
+from .rules import choose_policy
 from .sampler import Sampling, stop_words
 from .scheduler import Scheduler
 from .served import Folder, Served
 from .served import find_plan as find_plan
 from .tokenizer import ChatTokenizer, Prompt
+from .trace import points_of
 from .weights import DEFAULT_MODEL, Progress, locate
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class GatedLLM:
         self.name, self.plan = name, served.plan
         self.total, self.min_depth = self.plan.total, self.plan.min_depth
         self.context = served.model.config.context
-        self.fingerprint = f"{served.fingerprint}-{self.plan.fingerprint}"
+        self.fingerprint = f"{served.fingerprint}-{served.gate_fingerprint}"
         self.quality = quality
         self.tokenizer = tokenizer
         self.adapters = tuple(adapters) if adapt is not None else ()
@@ -141,6 +143,7 @@ class GatedLLM:
             usage=last.usage,
             depth=last.depth,
             confidence=last.confidence or 0.0,
+            trace=last.trace,
         )
 
     def stream(
@@ -161,6 +164,9 @@ class GatedLLM:
         drafts: bool = True,
         store_skipped: bool = False,
         partition: str = "",
+        trace: bool = False,
+        policy: Policy | Literal["auto"] = "auto",
+        work: str | None = None,
     ) -> Iterator[Chunk]:
         """Chunks of the answer as they are made; the last one has `finish_reason`, `usage` and `confidence`.
 
@@ -169,45 +175,44 @@ class GatedLLM:
         `schema`: a JSON schema that the answer is held to, unless `max_tokens` cuts it off.
         `drafts`: guess tokens ahead and verify them, which changes the time and nothing else (G16). `store_skipped`:
         a skipped attention branch still stores its keys and values. `partition`: whose prompt it is; only prompts of
-        one partition share what was read of a common beginning. Settings are checked before the first chunk is asked
-        for. Raises PromptError, BudgetError, SamplingError, Busy, and LogitsError from a damaged checkpoint.
+        one partition share what was read of a common beginning. `trace`: the last chunk holds every token's decisions
+        (G7). `policy`: "full", "plan", or one whose thresholds were calibrated ("signals", "hybrid", "random"), within
+        the stated quality; "auto" takes the shallowest of all for this kind of `work` ("chat", "grounded", "scoring").
+        Settings are checked before the first chunk is asked for. Raises PromptError, BudgetError, SamplingError,
+        PlanError, Busy, and LogitsError from a damaged checkpoint.
         """
         served = self._with(adapter)
         sampling = Sampling(
             max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stop_words(stop), seed=seed
         )
-        budget = self.resolve_budget(max_depth, adapter=adapter)
-        ids = self.tokenizer.encode_prompt(prompt, raw=raw)
-        if len(ids) >= self.context:
-            raise PromptError(
-                f"The prompt has {len(ids)} tokens; {self.name} reads {self.context} with room for at least one more. "
-                "Shorten it."
-            )
-        plan, full = served.plan, budget.dropped == 0
+        plan, ids = served.plan, self._read(prompt, raw=raw)
+        rules = served.rules if served.model.exact_rows else None  # signals come from the kernel
+        chosen = choose_policy(max_depth, plan, rules, quality=self.quality, policy=policy, work=work)
+        budget, full = chosen.budget, chosen.budget.dropped == 0
         room, gated = min(sampling.max_tokens, self.context - len(ids)), gate_prefill and not full
         mask = run_mask(plan, [point.drop for point in plan.points[: budget.dropped]], store=store_skipped)
-        policy: Policy = "full" if full else "plan"
-        drafted = drafts and served.model.exact_rows
-        work = Work(
+        drafted = drafts and served.model.exact_rows and chosen.rule is None
+        request = Work(
             model=served.model,
             tokenizer=self.tokenizer,
             ids=ids,
             room=room,
             sampling=sampling,
-            gating=new_gating(policy, plan, budget, seed=seed, store=store_skipped),
+            gating=new_gating(chosen.policy, plan, budget, rule=chosen.rule, seed=seed, store=store_skipped),
             full=full,
             gated_prompt=mask if gated else None,
             prefill_depth=plan.depth_at(budget.dropped) if gated else float(plan.total),
             capacity=[(0 if gated else len(ids)) + (room + gated * len(ids)) * bool(a) for a in mask[:, 0].tolist()],
             budget=budget.depth,
-            policy=policy,
-            gate_fingerprint=plan.fingerprint,
+            policy=chosen.policy,
+            gate_fingerprint=served.gate_fingerprint,
             drafter=Draft(served.draft, ends=served.model.config.eos) if drafted else None,
             constraint=None if schema is None else self._grammars().json(schema),
             cancel=cancel,
             partition=f"{adapter or ''}\n{partition}",
+            points=points_of(plan, budget.dropped) if trace else None,
         )
-        return self._run(work)
+        return self._run(request)
 
     def set_threads(self, threads: int) -> None:
         """CPU threads of the whole process, from the next pass on; answers stay the same to the bit in the kernel."""
@@ -237,6 +242,15 @@ class GatedLLM:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _read(self, prompt: Prompt, *, raw: bool) -> list[int]:
+        ids = self.tokenizer.encode_prompt(prompt, raw=raw)
+        if len(ids) >= self.context:
+            raise PromptError(
+                f"The prompt has {len(ids)} tokens; {self.name} reads {self.context} with room for at least one more. "
+                "Shorten it."
+            )
+        return ids
 
     def _with(self, adapter: str | None) -> Served:
         """The model with an adapter in its weights, or without; loads it where it is asked for the first time."""

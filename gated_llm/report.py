@@ -1,7 +1,10 @@
 """What an answer cost in depth (G6): plain data, JSON-ready. Knows no model."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .trace import DepthTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +75,17 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A piece of streamed text and the depth so far; the last one says why it ended and what it used."""
+    """A piece of streamed text and the depth so far; the last one says why it ended and what it used.
+
+    `trace`, on the last one, holds every token's decisions where the request asked for it (G7).
+    """
 
     text: str
     depth: DepthReport
     finish_reason: str | None = None
     usage: Usage | None = None
     confidence: float | None = None
+    trace: "DepthTrace | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +98,4 @@ class Generation:
     usage: Usage
     depth: DepthReport
     confidence: float
+    trace: "DepthTrace | None" = None

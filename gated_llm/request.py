@@ -19,6 +19,7 @@ from .prefix import PrefixStore, blocks
 from .report import Chunk, DepthReport, Usage
 from .sampler import Sampler, Sampling, StopText
 from .tokenizer import ChatTokenizer, TextStream
+from .trace import DepthTrace, Points, TokenTrace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +53,10 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a request is made from. `gated_prompt`: the mask that the prompt is read with, None for all branches."""
+    """What a request is made from. `gated_prompt`: the mask that the prompt is read with, None for all branches.
+
+    `points`: what a trace tells of the plan; None where no trace is kept.
+    """
 
     model: "Model"
     tokenizer: ChatTokenizer
@@ -71,6 +75,7 @@ class Work:
     constraint: Constraint | None = None
     cancel: Cancel | None = None
     partition: str = ""
+    points: Points | None = None
 
 
 class Request:
@@ -88,6 +93,7 @@ class Request:
         self._drafted = self._kept = 0
         self._token = -1
         self._confidences: list[float] = []
+        self._traced: list[TokenTrace] = []
         self._sampler = Sampler(work.sampling)
         self._text, self._stops = TextStream(work.tokenizer), StopText(work.sampling.stop)
 
@@ -230,12 +236,18 @@ class Request:
         work = self.work
         self._token, confidence = self._sampler.choose(logits, work.constraint)
         self._confidences.append(confidence)
-        work.gating.finish(confidence)
+        depth, over = work.gating.finish(confidence), self._token in work.model.config.eos
+        said = "" if over else self._text.push(self._token)
+        if work.points is not None:
+            branches, signals = work.gating.explain()
+            self._traced.append(
+                TokenTrace(index=self.made - 1, token=said, depth=depth, branches=branches, signals=signals)
+            )
         complete = work.constraint is not None and work.constraint.took(self._token)
-        if self._token in work.model.config.eos:
+        if over:
             self.end("stop")
             return True
-        piece, met = self._stops.push(self._text.push(self._token))
+        piece, met = self._stops.push(said)
         if met:
             self._finish(piece, "stop")
         elif complete or self.made >= work.room:
@@ -257,8 +269,32 @@ class Request:
             accepted=self._kept,
         )
         confidence = sum(self._confidences) / made if made else 0.0
-        self._out.put(Chunk(text=text, depth=self._report(), finish_reason=reason, usage=usage, confidence=confidence))
+        self._out.put(
+            Chunk(
+                text=text,
+                depth=self._report(),
+                finish_reason=reason,
+                usage=usage,
+                confidence=confidence,
+                trace=self._trace(),
+            )
+        )
         self._close()
+
+    def _trace(self) -> DepthTrace | None:
+        work = self.work
+        if work.points is None:
+            return None
+        return DepthTrace(
+            total=len(work.capacity),
+            policy=work.policy,
+            budget=work.budget,
+            prefill=work.prefill_depth,
+            gate_fingerprint=work.gate_fingerprint,
+            tokens=tuple(self._traced),
+            thresholds=work.gating.thresholds,
+            points=work.points,
+        )
 
     def _close(self) -> None:
         self.store = None

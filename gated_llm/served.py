@@ -5,6 +5,7 @@ Knows which of torch and the kernel should run it here, and where plans and adap
 
 import ctypes
 import gc
+import hashlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from .config import DecoderConfig
 from .policy import Plan
+from .rules import Rules
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +28,7 @@ ASSETS = Path(__file__).parent / "assets"
 class Served:
     """`fingerprint` is that of the weights, adapter included; `adapter` the name of what was merged into them.
 
-    `draft`: the network that guesses its next tokens, where one was trained for it.
+    `rules`: its calibrated thresholds, `draft`: the network that guesses its next tokens, where there are any.
     """
 
     model: "Model"
@@ -34,6 +36,13 @@ class Served:
     fingerprint: str
     adapter: str | None = None
     draft: "TrainedDraft | None" = None
+    rules: Rules | None = None
+
+    @property
+    def gate_fingerprint(self) -> str:
+        """Changes with the plan and with the thresholds."""
+        known = "" if self.rules is None else hashlib.sha256(repr(self.rules.points).encode()).hexdigest()[:8]
+        return f"{self.plan.fingerprint}{known}"
 
 
 class Folder:
@@ -68,6 +77,7 @@ class Folder:
             plan=plan,
             fingerprint=known,
             adapter=adapter,
+            rules=find_rules(self.path, known),
             draft=TrainedDraft.load(
                 ASSETS / f"{self.path.name}.draft.safetensors", weights["model.embed_tokens.weight"], known
             ),
@@ -103,6 +113,14 @@ def find_plan(folder: Path, config: DecoderConfig, model_fingerprint: str) -> Pl
         if path.exists():
             return Plan.read(path, model_fingerprint=model_fingerprint)
     return Plan(total=config.layers, attention_share=config.attention_share, model_fingerprint=model_fingerprint)
+
+
+def find_rules(folder: Path, model_fingerprint: str) -> Rules | None:
+    """The thresholds in the model's folder, else those that ship for this very model, else none. Raises PlanError."""
+    if (path := folder / "signals.json").exists():
+        return Rules.read(path, model_fingerprint=model_fingerprint)
+    shipped = Rules.shipped(folder.name)
+    return shipped if shipped is not None and shipped.model_fingerprint == model_fingerprint else None
 
 
 def _give_back() -> None:

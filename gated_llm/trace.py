@@ -13,13 +13,13 @@ from typing import Any, Literal, Self
 
 from .errors import TraceError
 from .policy import SAFE_LAYERS, Plan
-from .report import DepthReport
 
 FORM = 1
 SIGNALS = ("entropy", "attention_kl", "residual", "confidence")
 BEFORE = -1  # the "layer" of a signal that was known before layer 0 ran, such as the confidence of the token before
 Kind = Literal["attention", "mlp"]
 KINDS: tuple[Kind, Kind] = ("attention", "mlp")
+Points = tuple[tuple[Kind, int, float, float], ...]  # branch, and the plan's depth and loss once it has left
 Probes = Mapping[int, Mapping[str, float]]  # layer (or BEFORE) -> signal name -> value
 
 
@@ -117,7 +117,7 @@ class DepthTrace:
     gate_fingerprint: str
     tokens: tuple[TokenTrace, ...]
     thresholds: Probes = field(default_factory=dict)
-    points: tuple[tuple[Kind, int, float, float], ...] = ()
+    points: Points = ()
 
     def __post_init__(self) -> None:
         for token in self.tokens:
@@ -216,39 +216,7 @@ class DepthTrace:
             raise TraceError(f"The trace is damaged ({type(error).__name__}): ask again to make another.") from error
 
 
-def full_trace(report: DepthReport, plan: Plan, pieces: Sequence[str]) -> DepthTrace:
-    """The trace of a generation whose branches a static plan decides: the report and the plan say it all.
-
-    `pieces`: the text of each generated token, as many as `report.per_token`. Raises TraceError for a policy that
-    decides per token, whose trace the engine makes, and for a plan or pieces of another generation.
-    """
-    if report.policy not in ("full", "plan"):
-        raise TraceError(
-            f"Policy {report.policy!r} decides per token: its trace comes from the engine, not from a plan."
-        )
-    if len(pieces) != len(report.per_token):
-        raise TraceError(f"{len(pieces)} pieces of text for {len(report.per_token)} tokens: give one for each.")
-    if report.gate_fingerprint != plan.fingerprint or report.total != plan.total:
-        raise TraceError(f"The report was made under plan {report.gate_fingerprint}, not {plan.fingerprint}.")
-    dropped = plan.point_for(report.budget) if report.policy == "plan" else 0
-    everything = uniform(plan.mask(0), Reason.WHOLE if dropped else Reason.FULL)
-    planned = uniform(plan.mask(dropped), Reason.PLAN) if dropped else everything
-    depth = plan.depth_at(dropped) + 1e-6
-    return DepthTrace(
-        total=report.total,
-        policy=report.policy,
-        budget=report.budget,
-        prefill=report.prefill,
-        gate_fingerprint=report.gate_fingerprint,
-        tokens=tuple(
-            TokenTrace(index=i, token=piece, depth=each, branches=planned if each <= depth else everything)
-            for i, (piece, each) in enumerate(zip(pieces, report.per_token, strict=True))
-        ),
-        points=points_of(plan, dropped),
-    )
-
-
-def points_of(plan: Plan, dropped: int) -> tuple[tuple[Kind, int, float, float], ...]:
+def points_of(plan: Plan, dropped: int) -> Points:
     """The first `dropped` points of a plan as a trace keeps them."""
     return tuple((p.drop[0], p.drop[1], p.depth, p.loss) for p in plan.points[:dropped])
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from ..gated_llm.trace import DepthTrace
 from .decision import Message
 
 Turns = list[dict[str, str]]
@@ -38,7 +39,7 @@ class Usage(Protocol):
 
 
 class Chunk(Protocol):
-    """A streamed piece; the last one has `finish_reason`, `usage` and `confidence`."""
+    """A streamed piece; the last one has `finish_reason`, `usage`, `confidence`, and `trace` where it was asked for."""
 
     @property
     def text(self) -> str: ...
@@ -50,6 +51,8 @@ class Chunk(Protocol):
     def usage(self) -> Usage | None: ...
     @property
     def confidence(self) -> float | None: ...
+    @property
+    def trace(self) -> DepthTrace | None: ...
 
 
 class Budget(Protocol):
@@ -88,6 +91,7 @@ class Deep(Protocol):
         cancel: threading.Event | None = None,
         partition: str = "",
         adapter: str | None = None,
+        trace: bool = False,
     ) -> Iterator[Chunk]:
         """`partition`: whose prompt it is; what was read of one is reused for no other's. `adapter`: weights to add, of
         those that the model names in `adapters`; a model may ignore the first and have none of the second."""

@@ -21,7 +21,7 @@ from .features import Embed
 from .journal import Journal, no_depth
 from .probe import STEP, take_probes
 from .threads import iterate
-from .traces.recorder import Recorder, Watch
+from .traces.recorder import Recorder
 
 if TYPE_CHECKING:
     from ..rag import KnowledgeBase
@@ -47,7 +47,7 @@ class _Asked:
     decision: Decision
     journal: Journal
     sampling: dict[str, Any]
-    watch: Watch | None
+    full_trace: bool
     course: Course
     reminder: str
 
@@ -214,7 +214,7 @@ class CognitiveRouter:
         course = self._courses.before(request)
         asked = _Asked(
             request=request, reading=reading, decision=decision, journal=journal,
-            sampling=sampling(request, reading.profile), watch=self.recorder.watch(request),
+            sampling=sampling(request, reading.profile), full_trace=self.recorder.wants_tokens(request),
             course=course, reminder=course.reminder(request.messages, context_layers(self.llm)),
         )  # fmt: skip
         found = self._from_faq(asked) or self._from_cache(asked) or self._from_kb(asked)
@@ -321,7 +321,7 @@ class CognitiveRouter:
             finish_reason=last.finish_reason or "stop",
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
-            tokens=asked.watch.tokens(model) if asked.watch else None,
+            tokens=last.trace,
         )
         yield _last_piece(answer, "" if live else text)
 
@@ -377,11 +377,10 @@ class CognitiveRouter:
         trained = prepared.route is Route.RAG and asked.reading.features.language == "en"
         if trained and _GROUNDED in getattr(model, "adapters", ()):
             settings["adapter"] = _GROUNDED
-        chunks = model.stream(
+        return model.stream(
             prepared.prompt, max_depth=as_max_depth(budget, model), cancel=cancel, partition=asked.request.tenant,
-            **settings,
+            trace=asked.full_trace, **settings,
         )  # fmt: skip
-        return asked.watch.through(chunks) if asked.watch else chunks
 
     def _deeper(self, asked: _Asked, model: Deep, budget: float, last: Chunk) -> float | None:
         """The budget to try again with, when a shallow answer is unsure and the caller leaves the depth to us (R9)."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.gated_llm import DepthReport, Plan
+from shoal.gated_llm import GatedLLM, Plan
 from shoal.gated_llm.errors import TraceError
 from shoal.gated_llm.policy import Branch
 from shoal.gated_llm.trace import (
@@ -18,7 +18,6 @@ from shoal.gated_llm.trace import (
     DepthTrace,
     Reason,
     TokenTrace,
-    full_trace,
     letter,
     letters,
     uniform,
@@ -88,39 +87,28 @@ def test_values_that_are_no_numbers_are_left_out(values: list[float]) -> None:
     DepthTrace.from_dict(trace.to_dict())
 
 
-def report(budget: float, made: int, *, policy: str | None = None, **changes: Any) -> DepthReport:
-    dropped = PLAN.point_for(budget)
-    fields: dict[str, Any] = {
-        "total": TOTAL,
-        "budget": budget,
-        "prefill": 6.0,
-        "per_token": (PLAN.depth_at(dropped),) * made,
-        "branch_runs": tuple((made * a, made * m) for a, m in PLAN.mask(dropped)),
-        "policy": policy or ("plan" if dropped else "full"),
-        "gate_fingerprint": PLAN.fingerprint,
-    }
-    return DepthReport(**{**fields, **changes})
-
-
-@given(st.floats(PLAN.min_depth, TOTAL), st.lists(st.text(max_size=4), max_size=8))
-def test_a_static_plan_s_trace_is_its_report_branch_by_branch(budget: float, pieces: list[str]) -> None:
-    made = report(budget, len(pieces))
-    trace = full_trace(made, PLAN, pieces)
-    assert trace.branch_runs == made.branch_runs
-    assert [t.token for t in trace.tokens] == pieces
-    assert [point[:2] for point in trace.points] == ORDER[: len(trace.points)]
+@pytest.mark.parametrize("depth", [6, 5, 4])
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.9, "seed": 3}, {"drafts": False}])
+def test_the_engine_s_trace_is_its_report_branch_by_branch(
+    tiny: GatedLLM, depth: int, settings: dict[str, Any]
+) -> None:
+    made = tiny.generate("Name three uses.", max_depth=depth, max_tokens=12, trace=True, **settings)
+    trace = made.trace
+    assert trace is not None
+    assert trace == DepthTrace.from_dict(json.loads(json.dumps(trace.to_dict())))
+    assert trace.branch_runs == made.depth.branch_runs
+    assert tuple(token.depth for token in trace.tokens) == made.depth.per_token
+    assert "".join(token.token for token in trace.tokens) == made.text.rstrip("\ufffd")
+    dropped = tiny.resolve_budget(depth).dropped
+    assert [point[:2] for point in trace.points] == ORDER[:dropped]
     for token in trace.tokens:
-        skipped = {(k, i) for i in range(TOTAL) for k in KINDS if not token.decision(i, k).ran}
-        assert skipped == set(ORDER[: len(trace.points)])
-        assert {token.decision(i, k).reason for i in (3, 4, 5) for k in KINDS} == {Reason.SAFETY}
+        decisions = {(k, i): token.decision(i, k) for i in range(TOTAL) for k in KINDS}
+        assert {branch for branch, decision in decisions.items() if not decision.ran} == set(ORDER[:dropped])
+        assert all(decisions[k, i].reason is Reason.SAFETY for i in (3, 4, 5) for k in KINDS)
 
 
-def test_first_tokens_that_ran_whole_say_so() -> None:
-    made = report(5.0, 3, per_token=(6.0, 6.0, 5.0))
-    whole, _, planned = full_trace(made, PLAN, ["a", "b", "c"]).tokens
-    assert whole.decision(1, "attention").reason is Reason.WHOLE
-    assert whole.decision(1, "attention").ran
-    assert not planned.decision(1, "attention").ran
+def test_without_being_asked_no_trace_is_made(tiny: GatedLLM) -> None:
+    assert {chunk.trace for chunk in tiny.stream("Hi", max_tokens=4)} == {None}
 
 
 def test_two_hundred_tokens_of_thirty_layers_stay_small() -> None:
@@ -146,20 +134,14 @@ def test_two_hundred_tokens_of_thirty_layers_stay_small() -> None:
     ],
 )
 def test_another_form_or_a_damaged_trace_is_a_clear_error(change: dict[str, Any], said: str) -> None:
-    raw = full_trace(report(6.0, 1), PLAN, ["a"]).to_dict()
+    token = TokenTrace(index=0, token="a", depth=6.0, branches=uniform(PLAN.mask(0), Reason.FULL))
+    raw = DepthTrace(
+        total=TOTAL, policy="full", budget=6.0, prefill=6.0, gate_fingerprint="", tokens=(token,)
+    ).to_dict()
     with pytest.raises(TraceError, match=said):
         DepthTrace.from_dict({**raw, **change})
     with pytest.raises(TraceError, match="form"):
         DepthTrace.from_dict([])  # type: ignore[arg-type]
-
-
-def test_what_does_not_belong_together_is_refused() -> None:
-    with pytest.raises(TraceError, match="per token"):
-        full_trace(report(5.0, 1, policy="signals"), PLAN, ["a"])
-    with pytest.raises(TraceError, match="2 pieces"):
-        full_trace(report(5.0, 1), PLAN, ["a", "b"])
-    with pytest.raises(TraceError, match="under plan other"):
-        full_trace(report(5.0, 1, gate_fingerprint="other"), PLAN, ["a"])
 
 
 def test_safety_layers_mark_themselves() -> None:

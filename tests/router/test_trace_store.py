@@ -6,6 +6,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.gated_llm import Chunk
 from shoal.gated_llm.errors import TraceError
 from shoal.router import CacheControl, CognitiveRouter, InvalidRequest
 from shoal.router.traces import Mode, Record, Recorder, TraceStore
 from shoal.router.traces.record import encoded
 
-from .conftest import PLAN, ScriptedModel
-from .records import answer_of, record_of, request_of
+from .conftest import ScriptedModel
+from .records import answer_of, record_of, request_of, tokens_of
 
 HARD = "Prove that the sum of two odd numbers is even, and explain each step of the proof."
 
@@ -45,16 +47,16 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[TraceStore]:
 
 @pytest.fixture
 def planned(model: ScriptedModel) -> ScriptedModel:
-    model.plan = PLAN  # type: ignore[attr-defined]
-    model._report = _report(model)  # type: ignore[method-assign]
+    """The model gives a trace when it is asked for one."""
+    plain = model.stream
+
+    def stream(prompt: Any, *, trace: bool, **settings: Any) -> Iterator[Chunk]:
+        chunks = list(plain(prompt, **settings))
+        yield from chunks[:-1]
+        yield replace(chunks[-1], trace=tokens_of(*(chunk.text for chunk in chunks[:-1])) if trace else None)
+
+    model.stream = stream  # type: ignore[method-assign]
     return model
-
-
-def _report(model: ScriptedModel) -> Any:
-    from dataclasses import replace
-
-    plain = model._report
-    return lambda *given: replace(plain(*given), gate_fingerprint=PLAN.fingerprint)
 
 
 @given(st.lists(st.text(max_size=6), max_size=4), st.text(max_size=20), st.floats(0, 2e9))

@@ -11,6 +11,7 @@ import pytest
 from shoal import default_embedder
 from shoal.gated_llm import Chunk, DepthReport, Usage
 from shoal.gated_llm.policy import Budget, Plan, resolve_budget
+from shoal.gated_llm.trace import DepthTrace, Reason, TokenTrace, points_of, uniform
 from shoal.router import CognitiveRouter
 from shoal.router.service.keys import create_key
 from shoal.router.service.options import ServiceOptions
@@ -49,7 +50,19 @@ class Planned:
                 finish_reason=None if word else "stop",
                 usage=None if word else Usage(prompt_tokens=3, completion_tokens=4, layer_tokens=100.0),
                 confidence=0.9,
+                trace=None if word or not settings["trace"] else self._trace(budget),
             )  # fmt: skip
+
+    def _trace(self, budget: Budget) -> DepthTrace:
+        branches = uniform(self.plan.mask(budget.dropped), Reason.PLAN)
+        return DepthTrace(
+            total=30, policy=budget.policy, budget=budget.depth, prefill=30.0, gate_fingerprint=self.plan.fingerprint,
+            points=points_of(self.plan, budget.dropped),
+            tokens=tuple(
+                TokenTrace(index=i, token=word, depth=self.plan.depth_at(budget.dropped), branches=branches)
+                for i, word in enumerate(("It ", "is ", "so.", ""))
+            ),
+        )  # fmt: skip
 
     def close(self) -> None:
         pass

@@ -55,6 +55,7 @@ class RemoteChunk:
     finish_reason: str | None = None
     usage: RemoteUsage | None = None
     confidence: float | None = None
+    trace: None = None
 
 
 class RemoteLLM:
@@ -97,8 +98,9 @@ class RemoteLLM:
         cancel: Event | None = None,
         partition: str = "",
         adapter: str | None = None,
+        trace: bool = False,
     ) -> Iterator[RemoteChunk]:
-        """Chunks as they come; the last one has the usage and the depth. `cancel` closes the connection."""
+        """Chunks as they come; the last one has usage and depth, never a `trace`. `cancel` closes the connection."""
         messages = convert_to_messages([prompt] if isinstance(prompt, str) else prompt)
         sampling = {"temperature": temperature, "top_p": top_p, "seed": seed}
         chat = self._configured({**sampling, **dict.fromkeys(_MAX_TOKENS, max_tokens)})

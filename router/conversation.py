@@ -7,35 +7,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
-from .decision import Message
+from .decision import Message, State, StateChanged
 from .features import language_of
 
 TURNS = 3  # of the conversation that a summary covers: a user message and its answer each
 STREAK = 3  # answers in a row that make a state
 FAST, DEEP = 0.7, 0.3  # skip rates above and below which a state begins
 OFTEN = 0.5  # share of recent tokens a context layer must have been skipped for
-
-
-class State(StrEnum):
-    """What a user interface may show about how the conversation is being thought about."""
-
-    THINKING_FAST = "thinking_fast"
-    ANALYSING_DEEPLY = "analysing_deeply"
-    STEADY = "steady"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateChanged:
-    """An event: the conversation entered `state` after `skip_rates`, its last answers."""
-
-    state: State
-    skip_rates: tuple[float, ...]
-
-    def to_dict(self) -> dict[str, object]:
-        return {"event": "state", "state": self.state.value, "skip_rates": [round(rate, 4) for rate in self.skip_rates]}
 
 
 def skip_rate(depth: float, *, total: int, min_depth: float) -> float:

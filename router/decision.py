@@ -13,7 +13,6 @@ from .errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ..gated_llm.trace import DepthTrace
-    from .conversation import StateChanged
 
 TRACE_VERSION = 1
 ROLES = frozenset({"system", "user", "assistant"})
@@ -29,6 +28,25 @@ class Route(StrEnum):
     DIRECT = "direct"
     RAG = "rag"
     DEEP = "deep"
+
+
+class State(StrEnum):
+    """What a user interface may show about how the conversation is being thought about."""
+
+    THINKING_FAST = "thinking_fast"
+    ANALYSING_DEEPLY = "analysing_deeply"
+    STEADY = "steady"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChanged:
+    """An event: the conversation entered `state` after `skip_rates`, its last answers."""
+
+    state: State
+    skip_rates: tuple[float, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        return {"event": "state", "state": self.state.value, "skip_rates": [round(rate, 4) for rate in self.skip_rates]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +256,7 @@ class Answer:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     tokens: "DepthTrace | None" = None
-    event: "StateChanged | None" = None
+    event: StateChanged | None = None
 
     @property
     def route(self) -> Route:
@@ -269,4 +287,4 @@ class Piece:
     text: str
     depth: float
     answer: Answer | None = None
-    event: "StateChanged | None" = None
+    event: StateChanged | None = None

@@ -15,8 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from .conversation import STREAK, TURNS, State, StateChanged, change_of, needs_summary, reminder_of, skip_rate, state_of
-from .decision import Message, Request
+from .conversation import STREAK, TURNS, change_of, needs_summary, reminder_of, skip_rate, state_of
+from .decision import Message, Request, State, StateChanged
 
 MEASURED = Path(__file__).parent / "assets" / "context_layers.json"
 

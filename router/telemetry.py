@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from .conversation import skip_rate
 from .decision import Answer, Route
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -59,13 +60,6 @@ class LowPower:
         return self.active
 
 
-def skip_rate(depth: float, total: float, min_depth: float) -> float:
-    """The share skipped of what can be: 0 at full depth, 1 at the model's shallowest; answers of depth 0 count as 1."""
-    if depth <= 0 or total <= min_depth:
-        return 1.0 if depth <= 0 else 0.0
-    return min(1.0, max(0.0, (total - depth) / (total - min_depth)))
-
-
 class Telemetry:
     """The service's numbers. One per application, with its own registry."""
 
@@ -108,7 +102,7 @@ class Telemetry:
     def answer(self, answer: Answer, *, first_s: float, total_s: float) -> None:
         """One answer made: `first_s` to its first piece, `total_s` to its last."""
         trace, depth = answer.trace, answer.trace.depth
-        rate = skip_rate(depth["max"], self._total, self._min_depth)
+        rate = skip_rate(depth["max"], total=self._total, min_depth=self._min_depth)
         quiet = self.low_power.observe(rate)
         self._answers_seen += 1
         if not (m := self._metrics):

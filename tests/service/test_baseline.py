@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from shoal.router.baseline import BadBaseline, Baseline, compare, record, rules
+from shoal.router.conversation import skip_rate
 from shoal.router.decision import Answer, Decision, Route
 from shoal.router.journal import Journal, no_depth
-from shoal.router.telemetry import skip_rate
 
 
 def ask(request, shift=0.0):

@@ -6,9 +6,10 @@ import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+from shoal.router.conversation import skip_rate
 from shoal.router.decision import Answer, Decision, Route
 from shoal.router.journal import Journal, no_depth
-from shoal.router.telemetry import LowPower, Telemetry, skip_rate
+from shoal.router.telemetry import LowPower, Telemetry
 
 
 class Clock:
@@ -29,11 +30,11 @@ def answer(depth=0.0):
 
 
 def test_skip_rate():
-    assert skip_rate(0, 30, 15) == 1
-    assert skip_rate(30, 30, 15) == 0
-    assert skip_rate(15, 30, 15) == 1
-    assert skip_rate(22.5, 30, 15) == 0.5
-    assert skip_rate(30, 30, 30) == 0
+    assert skip_rate(0, total=30, min_depth=15) == 1
+    assert skip_rate(30, total=30, min_depth=15) == 0
+    assert skip_rate(15, total=30, min_depth=15) == 1
+    assert skip_rate(22.5, total=30, min_depth=15) == 0.5
+    assert skip_rate(30, total=30, min_depth=30) == 0
 
 
 def test_low_power_needs_ten_minutes_above_and_leaves_below():

@@ -40,7 +40,10 @@ class GatedLLM:
     """One loaded model. Thread-safe: requests are batched step by step, each with its own cache and sampler.
 
     `adapters`: names of what can be merged into its weights (`adapter=` of `stream`); each is loaded when first used.
+    `fingerprint` changes with weights, plan, thresholds and adapters.
     """
+
+    holds_schema = True  # `schema=` of `stream`
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class GatedLLM:
         quality: float = 0.003,
         kv_bytes: int = _KV_BYTES,
         prefix_bytes: int = _PREFIX_BYTES,
-        adapters: Sequence[str] = (),
+        adapters: Mapping[str, str] | None = None,
         adapt: Callable[[str], Served] | None = None,
     ) -> None:
         if not 0 <= quality < 1:
@@ -59,10 +62,10 @@ class GatedLLM:
         self.name, self.plan = name, served.plan
         self.total, self.min_depth = self.plan.total, self.plan.min_depth
         self.context = served.model.config.context
-        self.fingerprint = f"{served.fingerprint}-{served.gate_fingerprint}"
+        self.fingerprint = "-".join([served.fingerprint, served.gate_fingerprint, *(adapters or {}).values()])
         self.quality = quality
         self.tokenizer = tokenizer
-        self.adapters = tuple(adapters) if adapt is not None else ()
+        self.adapters = tuple(adapters or ())
         self._adapt, self._loading = adapt, threading.Lock()
         self._served: dict[str | None, Served] | None = {None: served}
         self.scheduler = Scheduler(most_bytes=kv_bytes)

@@ -53,12 +53,13 @@ class Folder:
         self.config = DecoderConfig.from_folder(path)
 
     @property
-    def adapters(self) -> tuple[str, ...]:
-        """Names of the adapters that there are for this model."""
-        own = (path.name.removesuffix(".adapter.safetensors") for path in self.path.glob("*.adapter.safetensors"))
-        head, tail = f"{self.path.name}.", ".safetensors"
-        shipped = (path.name.removeprefix(head).removesuffix(tail) for path in ASSETS.glob(f"{head}*{tail}"))
-        return tuple(sorted({*own, *shipped} - {"draft"}))
+    def adapters(self) -> dict[str, str]:
+        """Fingerprints of the adapters that there are for this model, by name; the folder's own come first."""
+        head, tail, own = f"{self.path.name}.", ".safetensors", ".adapter.safetensors"
+        found = {path.name.removeprefix(head).removesuffix(tail): path for path in ASSETS.glob(f"{head}*{tail}")}
+        found.pop("draft", None)
+        found |= {path.name.removesuffix(own): path for path in self.path.glob(f"*{own}")}
+        return {name: hashlib.sha256(found[name].read_bytes()).hexdigest()[:8] for name in sorted(found)}
 
     def serve(self, adapter: str | None = None) -> Served:
         """Reads the weights, with an adapter merged into them where one is named. Raises WeightsError, PlanError."""

@@ -85,7 +85,9 @@ class Decider:
 
 def sampling(request: Request, profile: Profile) -> dict[str, Any]:
     """What the model is asked for: the request's own values, else the profile's; `seed` None where none is set."""
+    held = {} if request.schema is None else {"schema": request.schema}
     return {
+        **held,
         "max_tokens": request.max_tokens or profile.max_tokens,
         "temperature": profile.temperature if request.temperature is None else request.temperature,
         "top_p": profile.top_p if request.top_p is None else request.top_p,

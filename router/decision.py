@@ -103,7 +103,8 @@ class CacheControl:
 class Request:
     """One request, checked when made. `max_depth` None or "auto" leaves the budget to the router.
 
-    `trace`: how much of it is kept, "off", "light" or "full" (G7); None leaves that to the setting.
+    `schema`: a JSON schema that the answer must fit, so that only the model or an answer made for it will do. `trace`:
+    how much of it is kept, "off", "light" or "full" (G7); None leaves that to the setting.
     """
 
     messages: tuple[Message, ...]
@@ -116,6 +117,7 @@ class Request:
     stop: tuple[str, ...] | None = None
     seed: int | None = None
     cache: CacheControl = CacheControl()
+    schema: Mapping[str, Any] | None = None
     trace: str | None = None
     request_id: str | None = None
 
@@ -128,6 +130,8 @@ class Request:
             raise InvalidRequest(f"max_tokens must be at least 1, not {self.max_tokens}", "max_tokens")
         _within("temperature", self.temperature, 0.0, 2.0)
         _within("top_p", self.top_p, 0.0, 1.0)
+        if self.schema is not None and not isinstance(self.schema, Mapping):
+            raise InvalidRequest(f"schema must be a JSON object, not {type(self.schema).__name__}", "schema")
         if self.stop is not None and any(not s for s in self.stop):
             raise InvalidRequest("stop strings must not be empty", "stop")
         if self.trace is not None and self.trace not in TRACE_MODES:

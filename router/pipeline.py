@@ -14,7 +14,7 @@ from ..cache import DepthCache, Guards, same_question
 from .decider import TOTAL_WITHOUT_MODEL, Decider, Reading, as_max_depth, sampling, seeded
 from .decision import Answer, Decision, Piece, Prompt, Request, Route
 from .deep import Chunk, Deep, Turns, Usage, grounded, reminded, reworded, turns
-from .errors import NoModel, RouterError
+from .errors import InvalidRequest, NoModel, RouterError
 from .experience import Course, Courses, context_layers
 from .faq import Faq
 from .features import Embed
@@ -217,7 +217,10 @@ class CognitiveRouter:
             sampling=sampling(request, reading.profile), full_trace=self.recorder.wants_tokens(request),
             course=course, reminder=course.reminder(request.messages, context_layers(self.llm)),
         )  # fmt: skip
-        found = self._from_faq(asked) or self._from_cache(asked) or self._from_kb(asked)
+        if request.schema is None:
+            found = self._from_faq(asked) or self._from_cache(asked) or self._from_kb(asked)
+        else:  # words of an FAQ or a document fit no schema
+            found = self._from_cache(asked)
         if found is not None:
             yield from _replay(found)
             return
@@ -374,6 +377,8 @@ class CognitiveRouter:
         self, asked: _Asked, model: Deep, prepared: _Prepared, budget: float, cancel: threading.Event
     ) -> Iterator[Chunk]:
         settings = seeded(asked.sampling)
+        if "schema" in settings and not getattr(model, "holds_schema", False):
+            raise InvalidRequest(f"{model.name} cannot hold its answer to a JSON schema", "response_format")
         trained = prepared.route is Route.RAG and asked.reading.features.language == "en"
         if trained and _GROUNDED in getattr(model, "adapters", ()):
             settings["adapter"] = _GROUNDED

@@ -81,6 +81,7 @@ def _request(service: Service, body: Generation, messages: Messages, http: HttpR
         stop=body.stops,
         seed=body.seed,
         cache=body.cache_control(http.headers.get("cache-control")),
+        schema=body.held_to(),
         trace=body.trace,
         request_id=http.state.request_id,
         **({"profile": body.profile} if body.profile else {}),

@@ -1,7 +1,7 @@
 """Request bodies as pydantic models: OpenAI's fields plus Shoal's own (`max_depth`, `profile`, `cache`, `trace`).
 
 Unknown fields are ignored as OpenAI does; a known field of the wrong type is refused by name. Fields that would change
-the answer and that Shoal does not do (tools, JSON mode, log-probabilities) are refused clearly, never ignored.
+the answer and that Shoal does not do (tools, log-probabilities) are refused clearly, never ignored.
 """
 
 from collections.abc import Sequence
@@ -64,6 +64,21 @@ class CacheOptions(Body):
     sampled: bool = False
 
 
+class JsonSchema(Body):
+    """OpenAI's wrapper around a JSON schema; `strict` makes no difference: an answer is always held to it."""
+
+    name: Name
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """How the answer is to look: any text, any JSON object, or JSON by a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
 class StreamOptions(Body):
     include_usage: bool | None = None
 
@@ -91,6 +106,10 @@ class Generation(Body):
 
     def limit(self) -> int | None:
         return self.max_tokens
+
+    def held_to(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer must fit."""
+        return None
 
     @property
     def usage(self) -> bool:
@@ -129,7 +148,7 @@ class ChatBody(Generation):
     tools: list[Any] | None = None
     tool_choice: Any = None
     functions: list[Any] | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     modalities: list[str] | None = None
 
@@ -140,12 +159,19 @@ class ChatBody(Generation):
         Generation.check(self)
         if self.tools or self.functions or self.tool_choice not in (None, "none", "auto"):
             raise _unsupported("tools", "Tool calling is not supported: leave tools out.")
-        if self.response_format is not None and self.response_format.get("type") != "text":
-            raise _unsupported("response_format", "Only response_format of type text is supported.")
+        form = self.response_format
+        if form is not None and form.type == "json_schema" and form.json_schema is None:
+            raise ApiError(400, "response_format.json_schema is missing.", param="response_format.json_schema")
         if self.logprobs:
             raise _unsupported("logprobs", "logprobs are not supported.")
         if self.modalities not in (None, ["text"]):
             raise _unsupported("modalities", "Only text is supported.")
+
+    def held_to(self) -> dict[str, Any] | None:
+        form = self.response_format
+        if form is None or form.type == "text":
+            return None
+        return form.json_schema.schema_ or {"type": "object"} if form.json_schema else {"type": "object"}
 
     def prompt_messages(self) -> list[dict[str, str]]:
         return [message.plain(index) for index, message in enumerate(self.messages)]

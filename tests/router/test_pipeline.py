@@ -366,3 +366,22 @@ def test_traces_of_every_route_fit_the_published_schema(model: ScriptedModel, fa
     assert {Route.FAQ, Route.EXTRACT, Route.DEEP, Route.CACHE} <= {answer.route for answer in answers}
     for answer in answers:
         check.validate(json.loads(json.dumps(answer.trace.to_dict())))
+
+
+FORM = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
+
+
+def test_an_answer_by_a_schema_is_made_by_a_model_that_can(router: CognitiveRouter, model: ScriptedModel) -> None:
+    """No words of an FAQ fit a schema, and answers made for one are only for it."""
+    question = "Can I return a lamp within 30 days?"
+    with pytest.raises(InvalidRequest, match="JSON schema"):
+        router.ask(question, schema=FORM)
+    model.holds_schema = True  # type: ignore[attr-defined]
+    assert router.ask(question, schema=FORM).route is not Route.FAQ
+    assert model.calls[-1].schema == FORM
+    assert router.ask(question, schema=FORM).route is Route.CACHE
+    assert router.ask(question).route is Route.FAQ
+    router.ask(question, schema={"type": "object"})
+    assert len(model.calls) == 2
+    with pytest.raises(InvalidRequest, match="schema must be a JSON object"):
+        router.ask(question, schema=[1])

@@ -122,6 +122,20 @@ def test_several_answers_to_one_request(live):
     assert parts[-1].usage.completion_tokens == made.usage.completion_tokens
 
 
+@pytest.mark.parametrize(
+    ("form", "schema"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [1]}, "strict": True}}, {"enum": [1]}),
+    ],
+)
+def test_the_form_of_an_answer_reaches_the_router(live, form, schema):
+    with live.client() as client:
+        client.chat.completions.create(**ASK, response_format=form)
+    assert live.router.requests[-1].schema == schema
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_of_several_answers_that_fails_fails_the_request(live, stream):
     asked = {**ASK, "messages": [{"role": "user", "content": "crash"}], "n": 3, "stream": stream}
@@ -162,10 +176,10 @@ def test_models(live):
         ({"n": 9}, openai.BadRequestError, "invalid_request", "n"),
         ({"tools": [{"type": "function"}]}, openai.BadRequestError, "unsupported_parameter", "tools"),
         (
-            {"response_format": {"type": "json_object"}},
+            {"response_format": {"type": "json_schema"}},
             openai.BadRequestError,
-            "unsupported_parameter",
-            "response_format",
+            "invalid_request",
+            "response_format.json_schema",
         ),
         ({"extra_body": {"max_depth": 999}}, openai.BadRequestError, "invalid_max_depth", "max_depth"),
         ({"extra_body": {"max_depth": 1.0}}, openai.BadRequestError, "invalid_type", "max_depth"),

@@ -25,7 +25,7 @@ HOSTILE = (
 SHOWN = HOSTILE.replace("\x1b", "").replace("\u202e", "")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop runs in this thread: tests elsewhere need their own
 def browser() -> Iterator["Browser"]:
     from playwright.sync_api import sync_playwright
 

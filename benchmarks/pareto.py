@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from benchmarks._router import DATA, HERE, OUT, SEED, table, write
 from shoal.gated_llm.checkpoint import fingerprint, read_tensors
 from shoal.gated_llm.config import DecoderConfig
-from shoal.gated_llm.engine import find_plan
 from shoal.gated_llm.gating import Bound, Gating, Level, Policy, Rule, new_gating
 from shoal.gated_llm.native import NativeDecoder, Watch
 from shoal.gated_llm.policy import SAFE_LAYERS, Branch, Plan, resolve_budget
 from shoal.gated_llm.rules import Rules
+from shoal.gated_llm.served import find_plan
 from shoal.gated_llm.signals import NAMES, Reading
 from shoal.gated_llm.tokenizer import ChatTokenizer
 from shoal.gated_llm.train.cohort import Cohort, Replay, answers

@@ -23,7 +23,6 @@ from .rules import choose_policy
 from .sampler import Sampling, stop_words
 from .scheduler import Scheduler
 from .served import Folder, Served
-from .served import find_plan as find_plan
 from .tokenizer import ChatTokenizer, Prompt
 from .trace import points_of
 from .weights import DEFAULT_MODEL, Progress, locate
@@ -256,28 +255,41 @@ class GatedLLM:
         return ids
 
     def _with(self, adapter: str | None) -> Served:
-        """The model with an adapter in its weights, or without; loads it where it is asked for the first time."""
+        """The model with an adapter in its weights, or without; loads it where it is asked for the first time.
+
+        Nobody but those who want the same adapter waits for it to load.
+        """
+        known = self._served
+        if known is None:
+            raise GatedError("This model is closed: load it again.")
+        if adapter in known:
+            return known[adapter]
+        if adapter is None or adapter not in self.adapters or self._adapt is None:
+            raise GatedError(
+                f"{self.name} has no adapter {adapter!r:.42}; there is {', '.join(self.adapters) or 'none'}."
+            )
         with self._loading:
             if self._served is None:
                 raise GatedError("This model is closed: load it again.")
             if adapter not in self._served:
-                if adapter is None or adapter not in self.adapters or self._adapt is None:
-                    there = ", ".join(self.adapters) or "none"
-                    raise GatedError(f"{self.name} has no adapter {adapter!r:.42}; there is {there}.")
                 self._served[adapter] = self._adapt(adapter)
             return self._served[adapter]
 
     def _grammars(self) -> Grammars:
+        config = self.model.config
         with self._loading:
             if self._made_grammars is None:
-                config = next(iter((self._served or {}).values())).model.config
                 self._made_grammars = Grammars(self.tokenizer.to_json(), vocab=config.vocab, eos=config.eos)
             return self._made_grammars
 
     def _run(self, work: Work) -> Iterator[Chunk]:
-        request = Request(work, self.prefix)
+        request, trace = Request(work, self.prefix), None
         try:
-            yield from self.scheduler.run(request, sum(work.capacity) * work.model.token_bytes)
+            for chunk in self.scheduler.run(request, sum(work.capacity) * work.model.token_bytes):
+                trace = chunk.trace
+                yield chunk
         finally:
-            runs = tuple((attention, mlp) for attention, mlp in work.gating.branch_runs.tolist())
-            self._health.add(request.made, runs)
+            if trace is not None:  # with what its signals said
+                self._health.add_trace(trace)
+            else:
+                self._health.add(request.made, work.gating.runs)

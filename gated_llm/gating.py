@@ -39,6 +39,11 @@ class Gating(Protocol):
     branch_runs: NDArray[np.int64]
     thresholds: Probes
 
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """`branch_runs` as plain numbers."""
+        ...
+
     def begin(self) -> Mask:
         """The next token's mask; where there is a probe it holds only for the blocks before it."""
         ...
@@ -194,6 +199,10 @@ class Choice:
         self._mask = self.base
         self.thresholds = self._thresholds() if self.policy == "signals" else {}
 
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        return tuple((attention, mlp) for attention, mlp in self.branch_runs.tolist())
+
     def begin(self) -> Mask:
         self._signals = Signals(confidence=self._confidence)
         self._level = 0
@@ -291,7 +300,9 @@ def new_gating(
         raise GatedError(f"policy={policy!r:.40}: give one of {', '.join(POLICIES)}.")
     adaptive = policy not in ("full", "plan")
     if adaptive and (rule is None or (policy == "random" and not rule.rates)):
-        raise GatedError(f"Policy {policy!r} needs calibrated thresholds: make them with `shoal gates calibrate`.")
+        raise GatedError(
+            f"Policy {policy!r} needs calibrated thresholds: make them with `python -m shoal.gated_llm.train.signals`."
+        )
     drops = [point.drop for point in plan.points[: 0 if policy == "full" else budget.dropped]]
     return Choice(
         policy=policy, plan=plan, base=run_mask(plan, drops, store=store), rule=rule if adaptive else None,

@@ -291,19 +291,18 @@ class KernelModel:
         for stretch in stretches:
             assert isinstance(stretch.store, KernelStore)
             rows.add(stretch, stretch.store)
+        run = rows.masks()
         states = np.empty((len(rows.ids), self.config.hidden), np.float32)
         probes = {stretch.gating.probe for stretch in stretches if stretch.gating is not None}
         first = 0
         for probe in sorted(probe for probe in probes if probe is not None):
             watch = Watch.of(self.config, len(rows.ids), probe - 1)
-            self.kernel.forward(
-                rows.ids, rows.kvs, rows.places, rows.run, layers=(first, probe), states=states, watch=watch
-            )
-            rows.decide(probe, states, watch)
+            self.kernel.forward(rows.ids, rows.kvs, rows.places, run, layers=(first, probe), states=states, watch=watch)
+            rows.decide(probe, run, states, watch)
             first = probe
         last = self.config.layers
         logits = self.kernel.forward(
-            rows.ids, rows.kvs, rows.places, rows.run, wanted=rows.wanted, layers=(first, last), states=states
+            rows.ids, rows.kvs, rows.places, run, wanted=rows.wanted, layers=(first, last), states=states
         )
         passed, at = [], 0
         for stretch, (start, stop) in zip(stretches, rows.spans, strict=True):
@@ -329,7 +328,6 @@ class _Rows:
         self.places: list[int] = []
         self.wanted: list[int] = []
         self.spans: list[tuple[int, int]] = []
-        self.run: Run | None = None
         self._masks: list[Run] = []
         self._gated: list[tuple[int, Gating]] = []
         self._all = np.ones((layers, 2), np.uint8)
@@ -347,12 +345,14 @@ class _Rows:
             if stretch.gating.probe is not None:
                 self._gated.append((start, stretch.gating))
         self._masks += [run] * n
-        self.run = None if all(mask is self._all for mask in self._masks) else np.stack(self._masks)
 
-    def decide(self, probe: int, states: NDArray[np.float32], watch: Watch) -> None:
-        """Lets every request that decides after `probe` blocks choose the rest of its mask."""
-        assert self.run is not None
+    def masks(self) -> Run:
+        """What every row runs, [rows, layers, 2]."""
+        return np.stack(self._masks)
+
+    def decide(self, probe: int, run: Run, states: NDArray[np.float32], watch: Watch) -> None:
+        """Lets every request that decides after `probe` blocks choose the rest of its mask in `run`."""
         for row, gating in self._gated:
             if gating.probe == probe:
                 reading = Reading(state=states[row], middle=watch.middle[row], gaps=watch.gaps[row])
-                self.run[row, probe:] = gating.decide(reading)[probe:]
+                run[row, probe:] = gating.decide(reading)[probe:]

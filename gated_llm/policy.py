@@ -9,10 +9,10 @@ import json
 import math
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from .errors import BudgetError, PlanError
 
@@ -119,13 +119,11 @@ class Plan:
         )
 
     @classmethod
-    def read(cls, path: Path, *, model_fingerprint: str) -> Self:
+    def read(cls, path: Path, *, model_fingerprint: str) -> "Plan":
         """Reads a plan file. Raises PlanError when it is damaged or made for a model with another fingerprint."""
-        try:
-            raw = json.loads(path.read_text("utf-8"))
-            if raw["form"] != _FORM:
-                raise ValueError(f"form {raw['form']} instead of {_FORM}")
-            plan = cls(
+
+        def made(raw: Mapping[str, Any]) -> Plan:
+            return cls(
                 total=raw["total"],
                 attention_share=raw["attention_share"],
                 model_fingerprint=raw["model_fingerprint"],
@@ -134,19 +132,12 @@ class Plan:
                 ),
                 about=raw["about"],
             )
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise PlanError(
-                f"{path} is not a depth plan ({error!r}): calibrate again with `shoal gates calibrate`."
-            ) from error
-        if plan.model_fingerprint != model_fingerprint:
-            raise PlanError(
-                f"{path} was made for model {plan.model_fingerprint}, this model is {model_fingerprint}: "
-                "calibrate again with `shoal gates calibrate`."
-            )
-        return plan
+
+        again = "`shoal gates calibrate`"
+        return calibrated(path, "is not a depth plan", _FORM, made, model_fingerprint=model_fingerprint, again=again)
 
     @classmethod
-    def shipped(cls, name: str) -> Self | None:
+    def shipped(cls, name: str) -> "Plan | None":
         """The plan that ships for the model of that name, None where none does; needs neither model nor torch."""
         path = _ASSETS / f"{name}.plan.json"
         if not path.exists():
@@ -165,6 +156,38 @@ class Plan:
         }
         rows = ",\n  ".join(json.dumps(point) for point in points)
         path.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "points": [\n  {rows}\n ]\n}}\n', "utf-8")
+
+
+class Calibrated(Protocol):
+    """What was measured on one model."""
+
+    @property
+    def model_fingerprint(self) -> str: ...
+
+
+C = TypeVar("C", bound=Calibrated)
+
+
+def calibrated(
+    path: Path, wrong: str, form: int, made: Callable[[Mapping[str, Any]], C], *, model_fingerprint: str, again: str
+) -> C:
+    """What `made` reads from a JSON file of that `form`.
+
+    Raises PlanError: that the file is `wrong`, or made for another model, and the command that makes it `again`.
+    """
+    try:
+        raw = json.loads(path.read_text("utf-8"))
+        if raw["form"] != form:
+            raise ValueError(f"form {raw['form']} instead of {form}")
+        found = made(raw)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise PlanError(f"{path} {wrong} ({error!r}): calibrate again with {again}.") from error
+    if found.model_fingerprint != model_fingerprint:
+        raise PlanError(
+            f"{path} was made for model {found.model_fingerprint}, this model is {model_fingerprint}: "
+            f"calibrate again with {again}."
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -307,7 +307,7 @@ class Request:
             budget=work.budget,
             prefill=work.prefill_depth,
             per_token=tuple(gating.depths),
-            branch_runs=tuple((attention, mlp) for attention, mlp in gating.branch_runs.tolist()),
+            branch_runs=gating.runs,
             policy=work.policy,
             gate_fingerprint=work.gate_fingerprint,
         )

@@ -8,11 +8,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from .errors import PlanError
 from .gating import Bound, Level, Policy, Predictor, Rule
-from .policy import Budget, Plan, resolve_budget
+from .policy import Budget, Plan, calibrated, resolve_budget
 
 WORKS = ("chat", "grounded", "scoring")
 _FORM = 1
@@ -63,31 +63,22 @@ class Rules:
         return best
 
     @classmethod
-    def read(cls, path: Path, *, model_fingerprint: str) -> Self:
+    def read(cls, path: Path, *, model_fingerprint: str) -> "Rules":
         """Raises PlanError when the file is damaged or made for a model with another fingerprint."""
-        try:
-            raw = json.loads(path.read_text("utf-8"))
-            if raw["form"] != _FORM:
-                raise ValueError(f"form {raw['form']} instead of {_FORM}")
+
+        def made(raw: Mapping[str, Any]) -> Rules:
             predictors = [Predictor(**{**p, "readout": tuple(p["readout"])}) for p in raw["predictors"]]
-            rules = cls(
+            return cls(
                 model_fingerprint=raw["model_fingerprint"],
                 points=tuple(_point(point, raw["levels"], predictors) for point in raw["points"]),
                 about=raw["about"],
             )
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise PlanError(
-                f"{path} holds no thresholds ({error!r}): calibrate again with `shoal gates calibrate`."
-            ) from error
-        if rules.model_fingerprint != model_fingerprint:
-            raise PlanError(
-                f"{path} was made for model {rules.model_fingerprint}, this model is {model_fingerprint}: "
-                "calibrate again with `shoal gates calibrate`."
-            )
-        return rules
+
+        again = "`python -m shoal.gated_llm.train.signals`"
+        return calibrated(path, "holds no thresholds", _FORM, made, model_fingerprint=model_fingerprint, again=again)
 
     @classmethod
-    def shipped(cls, name: str) -> Self | None:
+    def shipped(cls, name: str) -> "Rules | None":
         """The thresholds that ship for the model of that name, None where none do; needs neither model nor torch."""
         path = _ASSETS / f"{name}.signals.json"
         if not path.exists():

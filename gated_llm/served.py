@@ -26,7 +26,7 @@ ASSETS = Path(__file__).parent / "assets"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """`fingerprint` is that of the weights, adapter included; `adapter` the name of what was merged into them.
+    """`fingerprint` is that of the weights, with what was merged into them.
 
     `rules`: its calibrated thresholds, `draft`: the network that guesses its next tokens, where there are any.
     """
@@ -34,7 +34,6 @@ class Served:
     model: "Model"
     plan: Plan
     fingerprint: str
-    adapter: str | None = None
     draft: "TrainedDraft | None" = None
     rules: Rules | None = None
 
@@ -74,10 +73,9 @@ class Folder:
 
             weights, plan, known = adapted(self.path, adapter, weights, plan, model_fingerprint=known)
         made = Served(
-            model=self._place(weights),
+            model=self._place(weights, merged=adapter is not None),
             plan=plan,
             fingerprint=known,
-            adapter=adapter,
             rules=find_rules(self.path, known),
             draft=TrainedDraft.load(
                 ASSETS / f"{self.path.name}.draft.safetensors", weights["model.embed_tokens.weight"], known
@@ -87,8 +85,11 @@ class Folder:
         _give_back()
         return made
 
-    def _place(self, weights: "dict[str, Tensor]") -> "Model":
-        """The model in memory: on a GPU by torch, on a CPU by the native kernel where there is one for it."""
+    def _place(self, weights: "dict[str, Tensor]", *, merged: bool) -> "Model":
+        """The model in memory: on a GPU by torch, on a CPU by the native kernel where there is one for it.
+
+        A checkpoint may fit 4 bits because it was made so; weights that were `merged` with others lose too much there.
+        """
         import torch
 
         from .model import Decoder
@@ -96,7 +97,7 @@ class Folder:
 
         dtype, cuda = self._dtype, torch.cuda.is_available()
         if dtype in ("int4", "int8") or (dtype == "auto" and not cuda):
-            bits = {"int4": 4, "int8": 8}.get(dtype)
+            bits = {"int4": 8 if merged else 4, "int8": 8}.get(dtype)
             model = KernelModel.load(self.config, weights, bits=bits, reader=self._reader)
             if model is not None:
                 return model

@@ -2,7 +2,9 @@
 
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -78,3 +80,26 @@ def llm() -> Iterator["GatedLLM"]:
 
     with GatedLLM.load() as loaded:
         yield loaded
+
+
+@pytest.fixture
+def shoal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """The command line in an empty folder with a home of its own: exit code, standard output, standard error."""
+    from shoal.router.cli import main
+
+    monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["shoal", *words])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call

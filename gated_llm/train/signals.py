@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from ..checkpoint import fingerprint, read_tensors
 from ..config import DecoderConfig
-from ..engine import find_plan
 from ..errors import GatedError
 from ..gating import PREDICTED, Bound, Level, Policy, Predictor, Rule, new_gating, run_mask
 from ..native import NativeDecoder, available, supports
 from ..policy import SAFE_LAYERS, Branch, Plan, resolve_budget
 from ..rules import Point, Rules
+from ..served import find_plan
 from ..signals import NAMES, Reading, Signals, Window, read
 from ..tokenizer import ChatTokenizer
 from ..weights import DEFAULT_MODEL, locate

@@ -19,9 +19,9 @@ from torch.nn.functional import cross_entropy
 
 from ...gated_llm.checkpoint import fingerprint, read_tensors
 from ...gated_llm.config import DecoderConfig
-from ...gated_llm.engine import find_plan
 from ...gated_llm.model import Decoder, RunMask
 from ...gated_llm.policy import SAFE_LAYERS
+from ...gated_llm.served import find_plan
 from ...gated_llm.tokenizer import ChatTokenizer
 from ...gated_llm.train.samples import Sample, batch_of
 from ...gated_llm.weights import DEFAULT_MODEL, locate

@@ -158,8 +158,8 @@ def main() -> None:
     args = parser.parse_args()
     from ...gated_llm.checkpoint import fingerprint, read_tensors
     from ...gated_llm.config import DecoderConfig
-    from ...gated_llm.engine import find_plan
     from ...gated_llm.model import Decoder
+    from ...gated_llm.served import find_plan
     from ...gated_llm.tokenizer import ChatTokenizer
     from ...gated_llm.weights import DEFAULT_MODEL, locate
 

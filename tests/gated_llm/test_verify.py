@@ -1,12 +1,10 @@
 """`shoal layers`: the figures that show skipping are the kernel's own and agree with the store and the report."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from shoal.gated_llm import GatedLLM
 from shoal.gated_llm.errors import GatedError
 from shoal.gated_llm.native import available
 from shoal.gated_llm.verify import side_by_side
-from shoal.router.cli import main
 
 from .conftest import MakeModel
 
@@ -23,21 +20,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["shoal", *words])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+def run(shoal: Run) -> Run:
+    return shoal
 
 
 def test_side_by_side_counts_what_ran(tiny: GatedLLM) -> None:

@@ -1,14 +1,16 @@
 """ChatShoal: what it sends to the router, what it hands back, and how it stops. The text is scripted."""
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from langchain_core.caches import InMemoryCache
+from langchain_core.exceptions import OutputParserException
 from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessage, AIMessageChunk, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
+from pydantic import BaseModel, Field
 
 from shoal import CognitiveRouter, DepthCache
 from shoal.gated_llm.errors import BudgetError
@@ -237,3 +239,26 @@ def test_entries_of_another_model_or_tenant_are_out_of_reach() -> None:
     assert theirs.lookup("prompt", "model a") is None
     theirs.clear()
     assert mine.lookup("prompt", "model a") == [Generation(text="kept")]
+
+
+class Pet(BaseModel):
+    """A pet."""
+
+    kind: Literal["cat", "dog", "fish"]
+    legs: int = Field(ge=0, le=4)
+
+
+@pytest.mark.model
+async def test_answers_held_to_a_schema(bare: CognitiveRouter) -> None:
+    """Whatever the model would rather say: pydantic classes, JSON schemas, streams, and what was cut off."""
+    chat = ChatShoal(router=bare, max_tokens=24, cache_control=FRESH)
+    assert isinstance(chat.with_structured_output(Pet).invoke("A cat has four legs."), Pet)
+    assert isinstance(await chat.with_structured_output(Pet).ainvoke("A cat has four legs."), Pet)
+    held = chat.with_structured_output(Pet.model_json_schema())
+    last = list(held.stream("A cat has four legs."))[-1]
+    assert Pet.model_validate(last)
+    short = ChatShoal(router=bare, max_tokens=2, cache_control=FRESH)
+    raw = short.with_structured_output(Pet, include_raw=True).invoke("A cat has four legs.")
+    assert raw["parsed"] is None
+    assert isinstance(raw["parsing_error"], OutputParserException)
+    assert raw["raw"].response_metadata["finish_reason"] == "length"

@@ -8,27 +8,18 @@ from typing import Any
 
 import pytest
 
-from shoal.router.cli import main
 from shoal.router.settings import BadSettings, load_settings
 
 Run = Callable[..., tuple[int, Any, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
+def run(shoal: Callable[..., tuple[int, str, str]]) -> Run:
+    """`shoal` with what it printed read as JSON where that was asked for."""
 
     def call(*words: str) -> tuple[int, Any, str]:
-        monkeypatch.setattr(sys, "argv", ["shoal", *words])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        printed = capsys.readouterr()
-        out = printed.out
-        return code, json.loads(out) if "--json" in words and out.strip() else out, printed.err
+        code, out, err = shoal(*words)
+        return code, json.loads(out) if "--json" in words and out.strip() else out, err
 
     return call
 

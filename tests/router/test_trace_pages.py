@@ -9,14 +9,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.gated_llm.trace import BEFORE, DepthTrace, Reason, TokenTrace, letter
-from shoal.router.cli import main
 from shoal.router.errors import MissingExtra
 from shoal.router.traces import Record, TraceStore, pdf
 from shoal.router.traces.page import page
@@ -192,21 +190,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["shoal", *words])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+def run(shoal: Run) -> Run:
+    return shoal
 
 
 @pytest.fixture

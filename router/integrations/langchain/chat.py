@@ -5,6 +5,7 @@ All thinking happens in the router; this file translates. langchain-core reads n
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, Self
 
 from langchain_core.caches import BaseCache
@@ -13,9 +14,12 @@ from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, LanguageModelInput, ModelProfile
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_json_schema
+from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ConfigDict, Field, model_validator
 
 from ...decision import Answer, CacheControl
@@ -100,12 +104,14 @@ class ChatShoal(BaseChatModel):
 
     def _request(self, stop: list[str] | None, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Keyword arguments of `router.ask` for one call; raises `InvalidRequest` on arguments nobody knows."""
-        kwargs.pop("stream", None)  # langchain-core's own switch
+        for own in ("stream", "ls_structured_output_format"):  # langchain-core's own
+            kwargs.pop(own, None)
+        held = {"schema": schema} if (schema := kwargs.pop("schema", None)) is not None else {}
         if kwargs.get("tools"):
             raise NotImplementedError(_NO_TOOLS)
         if "answer_profile" in kwargs:
             kwargs["profile"] = kwargs.pop("answer_profile")
-        return ask_fields({**self._defaults(), **kwargs, "stop": stop or self.stop})
+        return {**ask_fields({**self._defaults(), **kwargs, "stop": stop or self.stop}), **held}
 
     def _result(self, answer: Answer, router: CognitiveRouter) -> ChatResult:
         return ChatResult(generations=[to_generation(answer, router.model_name)])
@@ -191,11 +197,23 @@ class ChatShoal(BaseChatModel):
     def with_structured_output(
         self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[LanguageModelInput, Any]:
-        """Always raises: the engine cannot be held to a schema, and asking in words gives no guarantee."""
-        raise NotImplementedError(
-            "ChatShoal cannot be held to a schema yet. Ask for the form in the prompt and parse the text: "
-            "prompt | chat | PydanticOutputParser(...)"
-        )
+        """Answers held to `schema` token by token: a pydantic class gives instances, a TypedDict or JSON schema dicts.
+
+        `include_raw` gives `raw`, `parsed` and `parsing_error`, as when `max_tokens` cut the answer off.
+
+        LangChain's `method` and `strict` make no difference. Raises `ValueError` for what is no schema.
+        """
+        form = convert_to_json_schema(schema)
+        parser: Runnable[Any, Any] = JsonOutputParser()
+        if isinstance(schema, type) and is_basemodel_subclass(schema):
+            parser = PydanticOutputParser(pydantic_object=schema)
+        format_ = {"kwargs": {"method": "json_schema"}, "schema": form}
+        chat = self.bind(schema=form, ls_structured_output_format=format_)
+        if not include_raw:
+            return chat | parser
+        parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+        failed = RunnablePassthrough.assign(parsed=lambda _: None)
+        return RunnableMap(raw=chat) | parsed.with_fallbacks([failed], exception_key="parsing_error")
 
     def get_num_tokens(self, text: str) -> int:
         """Tokens that the model would read for this text as one user turn."""

@@ -46,6 +46,9 @@ class Grammars:
         matcher = LLMatcher(self._tokens, grammar, log_level=0)
         if matcher.is_error():
             raise SamplingError(f"The schema cannot be kept: {matcher.get_error()[:300]}")
+        matcher.compute_bitmask()  # which is when a schema without an end is noticed
+        if matcher.is_stopped():
+            raise SamplingError("The schema cannot be kept: no finite JSON fits it.")
         return Constraint(matcher, self._vocab)
 
 
@@ -64,6 +67,13 @@ class Constraint:
         return torch.where(torch.from_numpy(allowed).to(logits.device), logits, -torch.inf)
 
     def took(self, token: int) -> bool:
-        """Goes on by the token that was chosen; True once the answer is complete."""
+        """Goes on by the token that was chosen; True once the answer is complete.
+
+        Raises SamplingError where nothing could complete it.
+        """
         self._matcher.consume_token(token)
-        return bool(self._matcher.is_stopped())
+        if not self._matcher.is_stopped():
+            return False
+        if self._matcher.is_error() or not self._matcher.is_accepting():
+            raise SamplingError("The schema cannot be kept: no finite JSON fits it from here on.")
+        return True

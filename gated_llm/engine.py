@@ -101,6 +101,8 @@ class GatedLLM:
         except ImportError as error:
             raise GatedError(f"A local model needs the extra: pip install 'shoal[llm]' ({error}).") from error
         if threads is not None:
+            if isinstance(threads, bool) or threads < 1:
+                raise GatedError(f"threads={threads!r}: give a whole number of at least 1.")
             torch.set_num_threads(threads)
         path = locate(source, home=home, progress=progress)
         folder = Folder(path, dtype=dtype, reader=not edge)

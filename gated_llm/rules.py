@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .errors import PlanError
-from .gating import Bound, Level, Policy, Predictor, Rule
+from .errors import GatedError, PlanError
+from .gating import POLICIES, Bound, Level, Policy, Predictor, Rule
 from .policy import Budget, Plan, calibrated, resolve_budget
 
 WORKS = ("chat", "grounded", "scoring")
@@ -174,13 +174,16 @@ def choose_policy(
 
     `auto` with the budget "auto" is the shallowest of plan and per-token points, full depth where none is within; with
     a budget of its own it is the plan. A policy named in a request adds its rule to the budget's plan where a point is
-    within, else the plan is left. Raises BudgetError, and PlanError for a `work` that was not measured.
+    within, else the plan is left; none ever goes over a budget that was asked for. Raises BudgetError, PlanError for a
+    `work` that was not measured, GatedError for a policy that is not known.
     """
     budget = resolve_budget(requested, plan, quality=quality)
     kind: Policy = "plan" if budget.dropped else "full"
-    if policy == "full":
+    if policy not in ("auto", *POLICIES):
+        raise GatedError(f"policy={policy!r:.40}: give auto or one of {', '.join(POLICIES)}.")
+    if policy == "full" and requested == "auto":
         return Chosen(policy=policy, budget=resolve_budget(plan.total, plan, quality=quality))
-    if policy == "plan" or rules is None or (policy == "auto" and requested != "auto"):
+    if policy in ("full", "plan") or rules is None or (policy == "auto" and requested != "auto"):
         return Chosen(policy=kind, budget=budget)
     wanted = {"auto": None, "random": "hybrid"}.get(policy, policy)
     point = rules.within(-math.log1p(-quality), work, policy=wanted)  # type: ignore[arg-type]

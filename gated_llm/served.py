@@ -28,7 +28,7 @@ ASSETS = Path(__file__).parent / "assets"
 class Served:
     """`fingerprint` is that of the weights, with what was merged into them.
 
-    `rules`: its calibrated thresholds, `draft`: the network that guesses its next tokens, where there are any.
+    `rules`: its calibrated thresholds; `draft`: a network in its folder that guesses its next tokens; None without.
     """
 
     model: "Model"
@@ -77,9 +77,7 @@ class Folder:
             plan=plan,
             fingerprint=known,
             rules=find_rules(self.path, known),
-            draft=TrainedDraft.load(
-                ASSETS / f"{self.path.name}.draft.safetensors", weights["model.embed_tokens.weight"], known
-            ),
+            draft=TrainedDraft.load(self.path / "draft.safetensors", weights["model.embed_tokens.weight"], known),
         )
         del weights
         _give_back()

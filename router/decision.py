@@ -124,16 +124,20 @@ class Request:
     def __post_init__(self) -> None:
         if not self.messages:
             raise InvalidRequest("messages must not be empty", "messages")
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+                raise InvalidRequest(f"{name} must be {kind.__name__}, not {type(value).__name__}", name)
         if not self.tenant or len(self.tenant) > 128:
             raise InvalidRequest("tenant must be 1 to 128 characters", "tenant")
-        if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 1):
+        if self.max_tokens is not None and self.max_tokens < 1:
             raise InvalidRequest(f"max_tokens must be at least 1, not {self.max_tokens}", "max_tokens")
         _within("temperature", self.temperature, 0.0, 2.0)
         _within("top_p", self.top_p, 0.0, 1.0)
         if self.schema is not None and not isinstance(self.schema, Mapping):
             raise InvalidRequest(f"schema must be a JSON object, not {type(self.schema).__name__}", "schema")
-        if self.stop is not None and any(not s for s in self.stop):
-            raise InvalidRequest("stop strings must not be empty", "stop")
+        if self.stop is not None and any(not isinstance(s, str) or not s for s in self.stop):
+            raise InvalidRequest("stop must be strings that are not empty", "stop")
         if self.trace is not None and self.trace not in TRACE_MODES:
             raise InvalidRequest(
                 f"trace must be one of {', '.join(TRACE_MODES)}, not {str(self.trace)[:20]!r}", "trace"
@@ -147,7 +151,7 @@ class Request:
             return cls(**{**own, **fields})
         if isinstance(fields.get("stop"), str):
             fields["stop"] = (fields["stop"],)
-        elif fields.get("stop") is not None:
+        elif isinstance(fields.get("stop"), Sequence):
             fields["stop"] = tuple(fields["stop"])
         return cls(messages=messages_of(prompt), **fields)
 
@@ -161,8 +165,15 @@ class Request:
         return self.messages[:-1]
 
 
+# What a field of a request must be, where it is given; bool is no number here.
+_KINDS: Mapping[str, type] = {
+    "tenant": str, "profile": str, "max_tokens": int, "stop": tuple, "seed": int, "cache": CacheControl,
+}  # fmt: skip
+
+
 def _within(name: str, value: float | None, low: float, high: float) -> None:
-    if value is not None and (isinstance(value, bool) or not isfinite(value) or not low <= value <= high):
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and (not known or not isfinite(value) or not low <= value <= high):
         raise InvalidRequest(f"{name} must be between {low:g} and {high:g}, not {value}", name)
 
 

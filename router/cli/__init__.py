@@ -49,7 +49,8 @@ def main() -> None:
     except Exception as error:
         if not _known(error):
             raise
-        sys.stderr.write(f"shoal: {error}\n")
+        what = "a file or standard input is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+        sys.stderr.write(f"shoal: {what}\n")
         sys.exit(2 if isinstance(error, ValueError) else 1)
 
 
@@ -59,4 +60,4 @@ def _known(error: Exception) -> bool:
     from ...rag.errors import RagError
     from ..errors import RouterError
 
-    return isinstance(error, RouterError | CacheError | GatedError | RagError | OSError)
+    return isinstance(error, RouterError | CacheError | GatedError | RagError | OSError | UnicodeDecodeError)

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from ..decision import Answer, Message
+from ..errors import Refused
 from ..settings import Settings, load_settings
 from .output import err, note, out, print_json, progress_bar
 
@@ -141,14 +142,20 @@ def chat(
     messages: list[Message] = []
     try:
         while line := _read_line():
-            messages.append(Message(role="user", content=line))
-            if json:
-                answer = router.ask(messages, **fields)
-                print_json(answer.to_dict())
-            else:
-                answer = _print_stream(router, messages, fields)
-                print_strip(answer, err)
-            messages.append(Message(role="assistant", content=answer.text))
+            said = [*messages, Message(role="user", content=line)]
+            try:
+                if json:
+                    answer = router.ask(said, **fields)
+                    print_json(answer.to_dict())
+                else:
+                    answer = _print_stream(router, said, fields)
+                    print_strip(answer, err)
+            except Refused as refusal:  # one turn is refused, the conversation goes on without it
+                note(str(refusal))
+                if json:
+                    print_json({"error": {"code": refusal.code, "message": str(refusal)}})
+                continue
+            messages = [*said, Message(role="assistant", content=answer.text)]
     finally:
         router.close()
 

@@ -41,7 +41,14 @@ def test_an_answer_cut_off_says_so(tiny: GatedLLM) -> None:
 
 @pytest.mark.parametrize(
     "schema",
-    [{"type": "no such type"}, {"$ref": "http://example.invalid/x"}, {"type": object}, {"const": "x" * 200_000}, []],
+    [
+        {"type": "no such type"},
+        {"$ref": "http://example.invalid/x"},
+        {"type": object},
+        {"const": "x" * 200_000},
+        [],
+        {"$ref": "#"},
+    ],
 )
 def test_schemas_that_cannot_be_kept(tiny: GatedLLM, schema: Any) -> None:
     with pytest.raises(SamplingError, match="schema"):
@@ -58,3 +65,9 @@ def test_the_default_model_fills_a_form(llm: GatedLLM) -> None:
     }
     made = llm.generate("What is the capital of France? Answer as JSON.", schema=schema, max_tokens=40)
     assert "Paris" in json.loads(made.text)["capital"]
+
+
+def test_a_schema_that_no_finite_json_fits_never_ends_as_if_it_did(tiny: GatedLLM) -> None:
+    endless = {"type": "object", "properties": {"x": {"$ref": "#"}}, "required": ["x"]}
+    with pytest.raises(SamplingError, match="no finite JSON"):
+        tiny.generate("Who?", schema=endless, max_tokens=60)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.gated_llm import PlanError
+from shoal.gated_llm import GatedError, PlanError
 from shoal.gated_llm.gating import PREDICTED, Bound, Level, Predictor, Rule
 from shoal.gated_llm.policy import Plan
 from shoal.gated_llm.rules import WORKS, Point, Rules, choose_policy
@@ -90,7 +90,7 @@ PLAN = Plan.from_order(
         ("auto", 0.003, "signals", "chat", ("full", 30, None)),
         (29, 0.011, "auto", "chat", ("plan", 29, None)),
         (29, 0.011, "hybrid", "chat", ("hybrid", 29, 2)),
-        (29, 0.011, "full", "chat", ("full", 30, None)),
+        (29, 0.011, "full", "chat", ("plan", 29, None)),  # a budget is hard, whatever the policy (G2)
     ],
 )
 def test_what_a_request_gets(
@@ -123,3 +123,14 @@ def test_the_thresholds_that_ship_leave_auto_at_full_depth() -> None:
         chosen = choose_policy("auto", plan, rules, quality=0.003, work=work)
         assert (chosen.policy, chosen.budget.depth) == ("full", 30)
     assert choose_policy("auto", plan, rules, quality=0.1, policy="hybrid", work="scoring").rule is not None
+
+
+def test_no_policy_goes_over_the_budget_that_was_asked_for() -> None:
+    plan = Plan.shipped("smollm2-135m")
+    assert plan is not None
+    for policy in ("auto", "full", "plan", "signals", "hybrid", "random"):
+        chosen = choose_policy(24, plan, Rules.shipped("smollm2-135m"), quality=0.5, policy=policy)  # type: ignore[arg-type]
+        assert chosen.budget.depth <= 24
+    assert choose_policy("auto", plan, None, quality=0.5, policy="full").budget.depth == plan.total
+    with pytest.raises(GatedError, match="policy='x'"):
+        choose_policy("auto", plan, None, quality=0.003, policy="x")  # type: ignore[arg-type]

@@ -249,3 +249,13 @@ def test_a_home_that_is_a_file_is_said_at_once(tmp_path: Path) -> None:
         with pytest.raises(BadSettings, match="is a file; SHOAL_HOME must name a folder"):
             load_settings(home=home)
     assert load_settings(home=tmp_path / "new" / "below").home == tmp_path / "new" / "below"
+
+
+@pytest.mark.parametrize(
+    "words", [("read", "bad.txt", "What?"), ("router", "train", "--data", "bad.txt", "--out", "o")]
+)
+def test_files_that_are_no_text_are_said(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\x00")
+    code, _, err = run(*words)
+    assert code == 2
+    assert "not UTF-8 text" in err

@@ -385,3 +385,16 @@ def test_an_answer_by_a_schema_is_made_by_a_model_that_can(router: CognitiveRout
     assert len(model.calls) == 2
     with pytest.raises(InvalidRequest, match="schema must be a JSON object"):
         router.ask(question, schema=[1])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_tokens": "5"}, {"temperature": "a"}, {"stop": 5}, {"stop": [5]}, {"tenant": 5}, {"profile": 3},
+        {"cache": False}, {"cache": {"read": False}}, {"seed": "1"}, {"max_tokens": True},
+    ],
+)  # fmt: skip
+def test_values_of_the_wrong_kind_name_their_field(router: CognitiveRouter, wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        router.ask("hello", **wrong)
+    assert caught.value.param == next(iter(wrong))

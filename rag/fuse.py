@@ -1,5 +1,7 @@
-"""Passages to a context: verbatim sentences, near-duplicates once, cited, within a token budget (A4).
+"""Passages to a context: verbatim sentences, near-duplicates once, conflicts side by side, cited, in a budget (A4).
 
+Sentences that say the same are one cluster, of which the one closest to the question stays. Sentences that contradict
+each other in a number, a date or a negation all stay, next to each other, each marked with the place of the other.
 Never invents text: every piece of a context is a substring of the span it cites. Knows nothing of where hits come from.
 """
 
@@ -9,23 +11,28 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .chunk import Span, Unit, units
+from .chunk import Span, units
+from .claims import claim
 from .embed import Embedder
 from .retrieve import Hit
 
-SAME = 0.95  # cosine from which two sentences say the same, if their numbers agree too
+SAME = 0.9  # cosine from which two sentences say the same, if their values, their denial and most words agree
+RIVAL = 0.7  # cosine from which two sentences contradict each other, if their words agree and a value does not
+CLOSENESS = 0.5  # weight of a sentence's closeness to the question beside its passage's score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Verbatim text of a document: characters `span` of `doc_id`."""
+    """Verbatim text of a document: characters `span` of `doc_id`; `against`: citations of what contradicts it."""
 
     text: str
     doc_id: str
     span: Span
+    against: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"[{self.doc_id}, {self.span.start}-{self.span.end}] {self.text}"
+        place = " ≠ ".join((_place(self.doc_id, self.span), *self.against))
+        return f"[{place}] {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +59,7 @@ class _Sentence:
     hit: int
     start: int  # in the hit's text
     end: int
-    closeness: float
+    worth: float
 
 
 def fuse(
@@ -64,16 +71,22 @@ def fuse(
     count_tokens: Callable[[str], int],
     dropped: Sequence[Dropped] = (),
 ) -> Context:
-    """The sentences of the hits (best first) that say most about the question in `token_budget` tokens."""
-    picked, repeated = _pick(question, hits, embed, token_budget, count_tokens)
+    """The sentences of the hits (best first) that say most about the question in `token_budget` tokens.
+
+    At least one sentence is in, even when it is longer than the budget.
+    """
+    found, vectors = _sentences(question, hits, embed)
+    leaders, rivals = _clusters(hits, found, vectors)
+    picked = _pick(hits, found, leaders, rivals, token_budget, count_tokens)
     while True:
-        pieces = _merge(hits, picked)
+        pieces = _pieces(hits, found, picked, rivals)
         text = "\n".join(map(str, pieces))
         tokens = count_tokens(text) if pieces else 0
         if tokens <= token_budget or len(picked) <= 1:
             break
-        picked = sorted(picked, key=lambda one: (one.hit, -one.closeness))[:-1]
-    used = {one.hit for one in picked}
+        picked.pop()
+    used = {found[i].hit for i in picked}
+    repeated = {found[i].hit for i, leader in enumerate(leaders) if leader != i}
     left = [
         Dropped(hit=hit, reason="duplicate" if place in repeated else "budget")
         for place, hit in enumerate(hits)
@@ -83,65 +96,107 @@ def fuse(
     return Context(text=text, pieces=tuple(pieces), kept=kept, dropped=(*dropped, *left), tokens=tokens)
 
 
-def _pick(
-    question: str, hits: Sequence[Hit], embed: Embedder, budget: int, count_tokens: Callable[[str], int]
-) -> tuple[list[_Sentence], set[int]]:
-    """(sentences in the order in which they earn their place, while they fit; hits that say again what is in)."""
-    spans = [(place, unit) for place, hit in enumerate(hits) for unit in units(hit.text)]
-    if not spans:
-        return [], set()
-    vectors = embed([question, *(hits[place].text[unit.start : unit.end] for place, unit in spans)])
+def _sentences(question: str, hits: Sequence[Hit], embed: Embedder) -> tuple[list[_Sentence], NDArray[np.float32]]:
+    """Every unit of the hits in order, and their unit vectors [n, dim]."""
+    spans = [(place, unit.start, unit.end) for place, hit in enumerate(hits) for unit in units(hit.text)]
+    vectors = embed([question, *(hits[place].text[start:end] for place, start, end in spans)])
     close = vectors[1:] @ vectors[0]
-    order = sorted(range(len(spans)), key=lambda i: (-(hits[spans[i][0]].score + 0.5 * close[i]), i))
-    picked: list[_Sentence] = []
-    rows: list[int] = []
-    spent, cited, repeated = 0, set[int](), set[int]()
+    return [
+        _Sentence(place, start, end, hits[place].score + CLOSENESS * float(near))
+        for (place, start, end), near in zip(spans, close, strict=True)
+    ], vectors[1:]
+
+
+def _clusters(
+    hits: Sequence[Hit], found: Sequence[_Sentence], vectors: NDArray[np.float32]
+) -> tuple[list[int], dict[int, list[int]]]:
+    """For each sentence the one that stands for its cluster, and for each of those the ones that contradict it.
+
+    A cluster grows from its worthiest sentence, so no chain of small steps joins sentences that are far apart.
+    """
+    texts = [hits[one.hit].text[one.start : one.end] for one in found]
+    order = sorted(range(len(found)), key=lambda i: (-found[i].worth, i))
+    near = vectors @ vectors.T
+    leaders = list(range(len(found)))
+    heads: list[int] = []
+    rivals: dict[int, list[int]] = {}
     for i in order:
-        place, unit = spans[i]
-        text = hits[place].text[unit.start : unit.end]
-        if rows and _repeats(text, vectors[1 + i], [(_text(hits, spans[j]), vectors[1 + j]) for j in rows]):
-            repeated.add(place)
+        close = [j for j in heads if near[i, j] >= RIVAL or texts[i] == texts[j]]
+        same = next((j for j in close if texts[i] == texts[j] or _same(near[i, j], texts[i], texts[j])), None)
+        if same is not None:
+            leaders[i] = same
             continue
-        cost = count_tokens(text) + (0 if place in cited else count_tokens(f"[{hits[place].doc_id}, 00000-00000] \n"))
+        for j in close:
+            if claim(texts[i]).contradicts(claim(texts[j])):
+                rivals.setdefault(i, []).append(j)
+                rivals.setdefault(j, []).append(i)
+        heads.append(i)
+    return leaders, rivals
+
+
+def _same(cosine: float, one: str, other: str) -> bool:
+    return cosine >= SAME and claim(one).repeats(claim(other))
+
+
+def _pick(
+    hits: Sequence[Hit],
+    found: Sequence[_Sentence],
+    leaders: Sequence[int],
+    rivals: dict[int, list[int]],
+    budget: int,
+    count_tokens: Callable[[str], int],
+) -> list[int]:
+    """Sentences in the order in which they earn their place, while they fit; what contradicts one comes right after."""
+    picked: list[int] = []
+    spent, cited = 0, set[int]()
+    best = sorted((i for i, leader in enumerate(leaders) if leader == i), key=lambda i: (-found[i].worth, i))
+    for i in dict.fromkeys(j for head in best for j in (head, *rivals.get(head, ()))):
+        one = found[i]
+        cost = count_tokens(hits[one.hit].text[one.start : one.end])
+        if one.hit not in cited or i in rivals:
+            cost += count_tokens(f"[{hits[one.hit].doc_id}, 00000-00000] \n") * (1 + len(rivals.get(i, ())))
         if spent + cost > budget and picked:
             continue
         spent += cost
-        cited.add(place)
-        rows.append(i)
-        picked.append(_Sentence(place, unit.start, unit.end, float(close[i])))
-    return picked, repeated
+        cited.add(one.hit)
+        picked.append(i)
+    return picked
 
 
-def _text(hits: Sequence[Hit], one: tuple[int, Unit]) -> str:
-    return hits[one[0]].text[one[1].start : one[1].end]
-
-
-def _repeats(text: str, vector: NDArray[np.float32], earlier: Sequence[tuple[str, NDArray[np.float32]]]) -> bool:
-    digits = [char for char in text if char.isdigit()]
-    return any(
-        other == text or (float(row @ vector) >= SAME and digits == [char for char in other if char.isdigit()])
-        for other, row in earlier
-    )
-
-
-def _merge(hits: Sequence[Hit], picked: Sequence[_Sentence]) -> list[Piece]:
-    """Pieces by hit, then by place; sentences that follow each other become one piece with one citation."""
-    pieces = []
-    for place in sorted({one.hit for one in picked}):
-        hit = hits[place]
-        spans = sorted((one.start, one.end) for one in picked if one.hit == place)
-        joined: list[list[int]] = []
-        for start, end in spans:
-            if joined and not hit.text[joined[-1][1] : start].strip():
-                joined[-1][1] = end
+def _pieces(
+    hits: Sequence[Hit], found: Sequence[_Sentence], picked: Sequence[int], rivals: dict[int, list[int]]
+) -> list[Piece]:
+    """Pieces by hit, then by place; sentences that follow each other become one piece, those with rivals stay alone."""
+    chosen, done = set(picked), set[int]()
+    pieces: list[Piece] = []
+    last = -1  # the sentence that the last piece ends with, where more may be joined to it
+    for i in sorted(picked):
+        if i in done:
+            continue
+        against = sorted(j for j in rivals.get(i, ()) if j in chosen)
+        for j in (i, *(j for j in against if j not in done)):
+            others = [k for k in rivals.get(j, ()) if k in chosen]
+            cited = tuple(_place(hits[found[k].hit].doc_id, _span(hits, found[k])) for k in sorted(others))
+            joins = not others and last >= 0 and found[last].hit == found[j].hit
+            if joins and not hits[found[j].hit].text[found[last].end : found[j].start].strip():
+                start = pieces.pop().span.start
             else:
-                joined.append([start, end])
-        pieces += [
-            Piece(
-                text=hit.text[start:end],
-                doc_id=hit.doc_id,
-                span=Span(hit.span.start + start, hit.span.start + end),
-            )
-            for start, end in joined
-        ]
+                start = _span(hits, found[j]).start
+            pieces.append(_piece(hits[found[j].hit], Span(start, _span(hits, found[j]).end), cited))
+            last = -1 if others else j
+            done.add(j)
     return pieces
+
+
+def _span(hits: Sequence[Hit], one: _Sentence) -> Span:
+    start = hits[one.hit].span.start
+    return Span(start + one.start, start + one.end)
+
+
+def _piece(hit: Hit, span: Span, against: tuple[str, ...]) -> Piece:
+    text = hit.text[span.start - hit.span.start : span.end - hit.span.start]
+    return Piece(text=text, doc_id=hit.doc_id, span=span, against=against)
+
+
+def _place(doc_id: str, span: Span) -> str:
+    return f"{doc_id}, {span.start}-{span.end}"

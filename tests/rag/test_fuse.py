@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,3 +74,35 @@ def test_the_best_passage_is_in_even_when_nothing_fits(base: KnowledgeBase) -> N
     context = base.context("How heavy is a blue whale?", token_budget=1)
     assert len(context.pieces) == 1
     assert context.kept[0].doc_id == "whales.txt"
+
+
+@pytest.mark.parametrize(
+    ("question", "texts", "marked"),
+    [
+        (
+            "How heavy is the pump?",
+            ["It is blue. The pump weighs 40 kg.", "Parking is free.", "It was made in Rome. The pump weighs 41 kg."],
+            ["[d0, 12-34 ≠ d2, 21-43] The pump weighs 40 kg.", "[d2, 21-43 ≠ d0, 12-34] The pump weighs 41 kg."],
+        ),
+        (
+            "商店周日营业吗？",
+            ["停车免费。商店周日营业。", "商店周日不营业。"],
+            ["[d0, 5-12 ≠ d1, 0-8] 商店周日营业。", "[d1, 0-8 ≠ d0, 5-12] 商店周日不营业。"],
+        ),
+    ],
+)
+def test_conflicts_stand_side_by_side_and_name_each_other(question: str, texts: list[str], marked: list[str]) -> None:
+    hits = [hit(text, number) for number, text in enumerate(texts)]
+    context = fuse(question, hits, embed=default_embedder(), token_budget=400, count_tokens=length)
+    assert "\n".join(marked) in context.text
+    assert {one.doc_id for one in context.kept} >= {"d0", f"d{len(texts) - 1}"}
+    alone = fuse(question, hits, embed=default_embedder(), token_budget=14, count_tokens=length)
+    assert "≠" not in alone.text  # where there is room for one only, no mark points to what is not there
+
+
+def test_of_near_duplicates_the_one_closest_to_the_question_stays() -> None:
+    texts = ["The museum in the old town opens at nine.", "At nine the museum in the old town opens its doors."]
+    hits = [hit(text, 1) for text in texts]
+    for question, kept in (("When does the museum open its doors?", texts[1]), (texts[0], texts[0])):
+        context = fuse(question, hits, embed=default_embedder(), token_budget=400, count_tokens=length)
+        assert [piece.text for piece in context.pieces] == [kept]

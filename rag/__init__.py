@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .audit_scores import DepthScore as DepthScore
     from .embed import Embedder as Embedder
     from .embed import default_embedder as default_embedder
     from .embed import sentence_transformers_embedder as sentence_transformers_embedder
@@ -23,6 +24,7 @@ _FACE = {
     "AddReport": ".ingest",
     "Context": ".fuse",
     "CrossEncoderReranker": ".rerank",
+    "DepthScore": ".audit_scores",
     "DocumentError": ".errors",
     "Embedder": ".embed",
     "Extracted": ".extract",

@@ -54,12 +54,18 @@ def settings_of(embed: Embedder, splitter: Splitter, reader: Reader) -> dict[str
 def encode(document: Document, chunks: Sequence[Chunk], embed: Embedder, reader: Reader) -> list[Encoded]:
     """The chunks with their vectors and readings."""
     above = [_above(document.title, chunk.heading, chunk.text) for chunk in chunks]
-    vectors = embed([f"{top}\n{chunk.text}" if top else chunk.text for top, chunk in zip(above, chunks, strict=True)])
+    vectors = embed([passage_text(document.title, chunk) for chunk in chunks])
     readings = reader.read([(top, chunk.text) for top, chunk in zip(above, chunks, strict=True)])
     return [
         Encoded(chunk=chunk, vector=vector, reading=reading.pack())
         for chunk, vector, reading in zip(chunks, vectors, readings, strict=True)
     ]
+
+
+def passage_text(title: str, chunk: Chunk) -> str:
+    """The passage with what stands above it: title and headings."""
+    top = _above(title, chunk.heading, chunk.text)
+    return f"{top}\n{chunk.text}" if top else chunk.text
 
 
 def _above(title: str, heading: str, text: str) -> str:

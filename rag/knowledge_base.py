@@ -13,6 +13,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from . import words
+from .audit import LIMIT, Audit
+from .audit_recall import Asked, K
+from .audit_scores import DepthScore
 from .chunk import Span, Splitter
 from .document import Document, find_files
 from .embed import Embedder, default_embedder
@@ -24,7 +27,7 @@ from .ingest import AddReport, Ingest, Readings, Skipped, encode, settings_of
 from .reading import default_reader
 from .rerank import LightReranker, Reranker
 from .retrieve import Candidate, Hit, candidates
-from .store import Store
+from .store import Aside, Store
 
 CANDIDATES = 30
 MIN_SCORE = 0.05  # of a passage in a context; the best one is kept whatever its score
@@ -176,16 +179,54 @@ class KnowledgeBase:
         """Names of all documents, sorted."""
         return [doc_id for doc_id, _ in self._store.digests()]
 
+    # audit
+
+    def audit(
+        self,
+        score: DepthScore,
+        questions: Sequence[Asked] | None = None,
+        *,
+        limit: float = LIMIT,
+        dry_run: bool = False,
+        progress: Callable[[str, float, float], None] | None = None,
+    ) -> dict[str, Any]:
+        """Split what is hard to read, set aside what stays hard, and report, JSON-ready (A5). See `rag.audit`.
+
+        `score`: depth scores of texts, 0 to 1, high = easy. Raises RagError for an empty knowledge base.
+        """
+        audit = Audit(
+            store=self._store,
+            splitter=self._splitter,
+            embed=self.embed,
+            reader=self._reader,
+            search=lambda question: [hit.text for hit in self.search(question, K)],
+            folder=self.path / "audit",
+            score=score,
+            limit=limit,
+            progress=progress or (lambda what, done, total: None),
+        )
+        report = audit.run(questions, dry_run=dry_run)
+        self._save()
+        return report
+
+    def quarantined(self) -> list[Aside]:
+        """Passages that an audit set aside: kept, but in no search."""
+        return self._store.quarantined()
+
+    def restore(self, ids: Sequence[str] | None = None) -> list[str]:
+        """Bring quarantined passages back, by their ids or their documents'; None: all. Gives the ids brought back."""
+        return self._store.restore(ids)
+
     def __len__(self) -> int:
         """Number of chunks."""
         return self._store.counts()[1]
 
     @property
     def fingerprint(self) -> str:
-        """Changes when, and only when, the documents change: names, texts, titles, labels, metadata."""
+        """Changes when, and only when, the documents (names, texts, titles, labels, metadata) or audits change."""
         generation = self._store.generation()
         if self._fingerprint[0] != generation:
-            digest = hashlib.sha256(json.dumps(self._store.digests()).encode()).hexdigest()[:24]
+            digest = hashlib.sha256(json.dumps(self._store.contents()).encode()).hexdigest()[:24]
             self._fingerprint = (generation, digest)
         return self._fingerprint[1]
 

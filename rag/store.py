@@ -8,7 +8,7 @@ embedders or FAISS.
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +34,24 @@ CREATE TABLE IF NOT EXISTS chunks (
     ordinal INTEGER NOT NULL, start INTEGER NOT NULL, end INTEGER NOT NULL, heading TEXT NOT NULL,
     text TEXT NOT NULL, vector BLOB NOT NULL, reading BLOB NOT NULL);
 CREATE UNIQUE INDEX IF NOT EXISTS chunks_doc ON chunks (doc_id, ordinal);
+CREATE TABLE IF NOT EXISTS aside (
+    chunk_id TEXT PRIMARY KEY, doc_id TEXT NOT NULL, ordinal INTEGER NOT NULL, start INTEGER NOT NULL,
+    end INTEGER NOT NULL, heading TEXT NOT NULL, text TEXT NOT NULL, vector BLOB NOT NULL, reading BLOB NOT NULL,
+    score REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS aside_doc ON aside (doc_id);
+CREATE TABLE IF NOT EXISTS restored (chunk_id TEXT PRIMARY KEY, doc_id TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS scenarios (
+    chunk_id TEXT PRIMARY KEY, doc_id TEXT NOT NULL, label TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS scenarios_doc ON scenarios (doc_id);
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (terms, tokenize = "unicode61 remove_diacritics 0");
 CREATE VIRTUAL TABLE IF NOT EXISTS vocabulary USING fts5vocab (words, row);
 """
+_LABELLED = (  # documents by their own labels, passages by their scenario
+    "chunk_id IN (SELECT chunk_id FROM scenarios WHERE label IN ({marks})) OR "
+    "doc_id IN (SELECT doc_id FROM documents, json_each(labels) WHERE json_each.value IN ({marks}))"
+)
+_COLUMNS = "chunk_id, doc_id, ordinal, start, end, heading, text, vector, reading"
+_MARKS = ", ".join("?" * 9)
 _MAX_TERMS = 48  # of a question; a pasted page is searched by its rarest words
 
 
@@ -66,6 +81,18 @@ class Row:
     terms: frozenset[str]
     vector: NDArray[np.float32]
     reading: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """A quarantined passage: in the store and out of every search. `score`: its depth score when it was set aside."""
+
+    chunk_id: str
+    doc_id: str
+    start: int
+    end: int
+    text: str
+    score: float
 
 
 class Store:
@@ -162,6 +189,12 @@ class Store:
         row = self._read("SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM chunks)")[0]
         return int(row[0]), int(row[1])
 
+    def contents(self) -> list[tuple[str, ...]]:
+        """What is searched: `digests`, then what audits made of it. Equal lists, equal answers."""
+        audited = "SELECT doc_id FROM aside UNION SELECT doc_id FROM restored UNION SELECT doc_id FROM scenarios"
+        changed = f"SELECT chunk_id FROM chunks WHERE doc_id IN ({audited}) ORDER BY chunk_id"
+        return [*self.digests(), *self._read(changed), *((label,) for _, _, label in self.scenarios())]
+
     def digests(self) -> list[tuple[str, str]]:
         """(doc_id, content digest) of every document, by doc_id."""
         return self._read("SELECT doc_id, digest FROM documents ORDER BY doc_id")
@@ -212,8 +245,12 @@ class Store:
         documents: Iterable[tuple[Document, Sequence[Encoded]]],
         gone: Iterable[str] = (),
         settings: dict[str, str] | None = None,
+        aside: Mapping[str, float] | None = None,
     ) -> None:
-        """Put documents in with their chunks, in place of earlier forms; drop those `gone`; all of it or nothing."""
+        """Put documents in with their chunks, in place of earlier forms; drop those `gone`; all of it or nothing.
+
+        Chunks whose ids are in `aside`, with their depth scores, are kept but not searched.
+        """
         prepared = [
             (document, chunks, [_indexed(document.title, one.chunk) for one in chunks])
             for document, chunks in documents
@@ -231,21 +268,15 @@ class Store:
                 )
                 for ordinal, (one, words) in enumerate(zip(chunks, indexed, strict=True)):
                     chunk, vector = one.chunk, np.ascontiguousarray(one.vector, np.float32).tobytes()
-                    values = (
-                        chunk.chunk_id,
-                        document.doc_id,
-                        ordinal,
-                        chunk.start,
-                        chunk.end,
-                        chunk.heading,
-                        chunk.text,
-                    )
-                    cursor = connection.execute(
-                        "INSERT INTO chunks (chunk_id, doc_id, ordinal, start, end, heading, text, vector, reading) "
-                        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                        (*values, vector, one.reading),
-                    )
-                    connection.execute("INSERT INTO words (rowid, terms) VALUES (?, ?)", (cursor.lastrowid, words))
+                    place = (chunk.start, chunk.end, chunk.heading, chunk.text)
+                    values = (chunk.chunk_id, document.doc_id, ordinal, *place, vector, one.reading)
+                    if aside and chunk.chunk_id in aside:
+                        score = aside[chunk.chunk_id]
+                        connection.execute(
+                            f"INSERT INTO aside ({_COLUMNS}, score) VALUES ({_MARKS}, ?)", (*values, score)
+                        )
+                    else:
+                        _insert(connection, values, words)
 
     def delete(self, doc_id: str) -> bool:
         """Take a document out. False when there was none."""
@@ -253,7 +284,74 @@ class Store:
             return False
         with self._transaction() as connection:
             _drop(connection, doc_id)
+            connection.execute("DELETE FROM restored WHERE doc_id = ?", (doc_id,))
         return True
+
+    # quarantine and scenarios
+
+    def quarantined(self) -> list[Aside]:
+        """The passages set aside, by document and place."""
+        found = self._read("SELECT chunk_id, doc_id, start, end, text, score FROM aside ORDER BY doc_id, ordinal")
+        return [Aside(**dict(zip(Aside.__dataclass_fields__, values, strict=True))) for values in found]
+
+    def restored(self) -> frozenset[str]:
+        """Ids of the passages that were brought back, which no audit sets aside again while their text is the same."""
+        return frozenset(row[0] for row in self._read("SELECT chunk_id FROM restored"))
+
+    def restore(self, ids: Sequence[str] | None = None) -> list[str]:
+        """Bring passages back into the search, by their own ids or their documents'; None: all. Gives their ids."""
+        wanted = None if ids is None else set(ids)
+        back = []
+        with self._transaction() as connection:
+            query = f"SELECT {', '.join(f'a.{name}' for name in _COLUMNS.split(', '))}, d.title "
+            rows = connection.execute(f"{query} FROM aside a JOIN documents d USING (doc_id)").fetchall()
+            for *values, title in rows:
+                if wanted is not None and not wanted & {values[0], values[1]}:
+                    continue
+                chunk = Chunk(
+                    **dict(zip(("chunk_id", "start", "end", "heading", "text"), (values[0], *values[3:7]), strict=True))
+                )
+                _insert(connection, values, _indexed(title, chunk))
+                connection.execute("INSERT OR REPLACE INTO restored VALUES (?, ?)", values[:2])
+                connection.execute("DELETE FROM aside WHERE chunk_id = ?", values[:1])
+                back.append(chunk.chunk_id)
+        return back
+
+    def placed(self) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+        """Of every document that has chunks, (ids of those searched, ids of those set aside)."""
+        found: dict[str, tuple[set[str], set[str]]] = {}
+        query = "SELECT doc_id, chunk_id, 0 FROM chunks UNION ALL SELECT doc_id, chunk_id, 1 FROM aside"
+        for doc_id, chunk_id, out in self._read(query):
+            found.setdefault(doc_id, (set(), set()))[out].add(chunk_id)
+        return {doc_id: (frozenset(kept), frozenset(out)) for doc_id, (kept, out) in found.items()}
+
+    def size(self, *, aside: bool = False) -> dict[str, int]:
+        """What is searched, or what is set aside: documents with a passage there, passages, characters of them."""
+        table = "aside" if aside else "chunks"
+        row = self._read(f"SELECT count(DISTINCT doc_id), count(*), coalesce(sum(length(text)), 0) FROM {table}")[0]
+        return dict(zip(("documents", "passages", "characters"), map(int, row), strict=True))
+
+    def passages(self) -> Iterator[tuple[str, str, str, NDArray[np.float32]]]:
+        """(chunk id, doc_id, text, unit vector [dim]) of every passage, searched or set aside, in order of id."""
+        query = (
+            "SELECT * FROM (SELECT chunk_id, doc_id, text, vector FROM chunks UNION ALL "
+            "SELECT chunk_id, doc_id, text, vector FROM aside) WHERE chunk_id > ? ORDER BY chunk_id LIMIT 2048"
+        )
+        last = ""
+        while found := self._read(query, (last,)):
+            last = found[-1][0]
+            for chunk_id, doc_id, text, vector in found:
+                yield chunk_id, doc_id, text, np.frombuffer(vector, np.float32)
+
+    def set_scenarios(self, labels: Iterable[tuple[str, str, str]]) -> None:
+        """Give passages (chunk id, doc_id, label) their scenario labels, in place of all earlier ones."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM scenarios")
+            connection.executemany("INSERT INTO scenarios VALUES (?, ?, ?)", labels)
+
+    def scenarios(self) -> list[tuple[str, str, str]]:
+        """(chunk id, doc_id, scenario label) of every passage that has one."""
+        return self._read("SELECT chunk_id, doc_id, label FROM scenarios ORDER BY chunk_id")
 
     # chunks
 
@@ -262,8 +360,9 @@ class Store:
         marks = ",".join("?" * len(ids))
         found = self._read(
             "SELECT c.row, c.chunk_id, c.doc_id, c.ordinal, c.start, c.end, c.heading, c.text, d.title, d.labels, "
-            "w.terms, c.vector, c.reading "
+            "w.terms, c.vector, c.reading, s.label "
             "FROM chunks c JOIN documents d USING (doc_id) JOIN words w ON w.rowid = c.row "
+            "LEFT JOIN scenarios s USING (chunk_id) "
             f"WHERE c.row IN ({marks})",
             [int(number) for number in ids],
         )
@@ -271,7 +370,7 @@ class Store:
         return {
             values[0]: Row(
                 **dict(zip(names[:9], values[:9], strict=True)),
-                labels=tuple(json.loads(values[9])),
+                labels=tuple(dict.fromkeys((*json.loads(values[9]), *([values[13]] if values[13] else ())))),
                 terms=frozenset(values[10].split()),
                 vector=np.frombuffer(values[11], np.float32),
                 reading=values[12],
@@ -280,16 +379,12 @@ class Store:
         }
 
     def row_numbers(self, labels: Sequence[str] = ()) -> NDArray[np.int64]:
-        """Row numbers of all chunks, or of those whose document has one of the labels."""
+        """Row numbers of all chunks, or of those that have one of the labels, by their document or their scenario."""
         if not labels:
             found = self._read("SELECT row FROM chunks")
         else:
             marks = ",".join("?" * len(labels))
-            found = self._read(
-                "SELECT row FROM chunks WHERE doc_id IN (SELECT doc_id FROM documents, json_each(labels) "
-                f"WHERE json_each.value IN ({marks}))",
-                list(labels),
-            )
+            found = self._read(f"SELECT row FROM chunks WHERE {_LABELLED.format(marks=marks)}", [*labels, *labels])
         return np.fromiter((row[0] for row in found), np.int64, len(found))
 
     def vectors_after(self, row: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
@@ -313,12 +408,11 @@ class Store:
             marks = ",".join("?" * len(labels))
             sql = (
                 "SELECT w.rowid, bm25(words) AS s FROM words w JOIN chunks c ON c.row = w.rowid WHERE words MATCH ? "
-                "AND c.doc_id IN (SELECT doc_id FROM documents, json_each(labels) "
-                f"WHERE json_each.value IN ({marks})) ORDER BY s LIMIT ?"
+                f"AND c.row IN (SELECT row FROM chunks WHERE {_LABELLED.format(marks=marks)}) ORDER BY s LIMIT ?"
             )
         else:
             sql = "SELECT rowid, bm25(words) AS s FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
-        return [(row, -score) for row, score in self._read(sql, [query, *labels, k])]
+        return [(row, -score) for row, score in self._read(sql, [query, *labels, *labels, k])]
 
     def rarity(self, wanted: Sequence[str]) -> dict[str, float]:
         """Inverse document frequency of each term: ln(1 + chunks / (1 + chunks with it))."""
@@ -337,7 +431,13 @@ def _indexed(title: str, chunk: Chunk) -> str:
     return " ".join(terms(f"{above} {chunk.text}"))
 
 
+def _insert(connection: sqlite3.Connection, values: Sequence[Any], words: str) -> None:
+    cursor = connection.execute(f"INSERT INTO chunks ({_COLUMNS}) VALUES ({_MARKS})", values)
+    connection.execute("INSERT INTO words (rowid, terms) VALUES (?, ?)", (cursor.lastrowid, words))
+
+
 def _drop(connection: sqlite3.Connection, doc_id: str) -> None:
     connection.execute("DELETE FROM words WHERE rowid IN (SELECT row FROM chunks WHERE doc_id = ?)", (doc_id,))
     connection.execute("DELETE FROM chunks WHERE doc_id = ?", (doc_id,))
-    connection.execute("DELETE FROM documents WHERE doc_id = ?", (doc_id,))
+    for table in ("aside", "scenarios", "documents"):
+        connection.execute(f"DELETE FROM {table} WHERE doc_id = ?", (doc_id,))

@@ -79,14 +79,19 @@ def stem(word: str) -> str:
 
 def terms(text: str) -> list[str]:
     """Index terms in order: folded (NFKC, lower case), stop words kept, Chinese cut into words and their parts."""
+    return [term for term, _ in surfaces(text)]
+
+
+def surfaces(text: str) -> list[tuple[str, str]]:
+    """(index term, the folded word it stands for) in order: what to count by, and what to show."""
     folded = unicodedata.normalize("NFKC", text).lower()
-    out: list[str] = []
+    out: list[tuple[str, str]] = []
     for match in _RUN.finditer(folded):
         run = match.group()
         if has_cjk(run[0]):
-            out.extend(_jieba().lcut_for_search(run))
+            out.extend((word, word) for word in _jieba().lcut_for_search(run))
         else:
-            out.append(stem(run))
+            out.append((stem(run), run))
     return out
 
 

@@ -31,6 +31,7 @@ GROUPS = {
     "tenant": "tenant", "route": "route", "bucket": "bucket", "tier": "tier", "account": "account",
     "day": "date(at, 'unixepoch')",
 }  # fmt: skip
+DEEPEST = "cast(depth AS INTEGER) + (depth > cast(depth AS INTEGER))"  # rounded up
 
 
 class QuotaExceeded(RouterError):
@@ -139,21 +140,33 @@ class Ledger:
         self, by: Sequence[str] = ("tenant", "route"), *, tenant: str | None = None, since: float = 0.0
     ) -> list[dict[str, Any]]:
         """Sums by any of tenant, route, bucket, tier, account, day. `full_depth` is the same tokens at every layer."""
-        unknown = [name for name in by if name not in GROUPS]
+        sums = (
+            "count(*) AS requests, sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS completion_tokens, "
+            "sum(layer_tokens) AS layer_tokens, sum((prompt_tokens + completion_tokens) * total) AS full_depth, "
+            "avg(depth) AS mean_depth"
+        )
+        return self._sums(by, sums, "layer_tokens DESC", tenant, since)
+
+    def depths(
+        self, by: Sequence[str] = ("day",), *, tenant: str | None = None, since: float = 0.0
+    ) -> list[dict[str, Any]]:
+        """How many answers had which depth: rows of the groups, `depth` (layers, rounded up), `total`, `requests`."""
+        groups = [*by, "depth"]
+        return self._sums(groups, "max(total) AS total, count(*) AS requests", ",".join(groups), tenant, since)
+
+    def _sums(self, by: Sequence[str], sums: str, order: str, tenant: str | None, since: float) -> list[dict[str, Any]]:
+        unknown = [name for name in by if name not in GROUPS and name != "depth"]
         if unknown:
             raise ValueError(f"cannot group by {', '.join(unknown)}; choose from {', '.join(GROUPS)}")
-        groups = "".join(f"{GROUPS[name]} AS {name}, " for name in by)
-        sql = (
-            f"SELECT {groups}count(*) AS requests, sum(prompt_tokens) AS prompt_tokens, "
-            "sum(completion_tokens) AS completion_tokens, sum(layer_tokens) AS layer_tokens, "
-            "sum((prompt_tokens + completion_tokens) * total) AS full_depth, avg(depth) AS mean_depth "
-            "FROM requests WHERE at >= ?1 AND (?2 IS NULL OR tenant = ?2)"
-            + (f" GROUP BY {','.join(str(i + 1) for i in range(len(by)))} ORDER BY layer_tokens DESC" if by else "")
-        )
+        groups = "".join(f"{GROUPS.get(name, DEEPEST)} AS {name}, " for name in by)
+        sql = f"SELECT {groups}{sums} FROM requests WHERE at >= ?1 AND (?2 IS NULL OR tenant = ?2)"
+        if by:
+            sql += f" GROUP BY {','.join(str(i + 1) for i in range(len(by)))} ORDER BY {order}"
         with self._lock:
             cursor = self._db.execute(sql, (since, tenant))
             names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall() if row[len(by)]]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        return [row for row in rows if row["requests"]]
 
     def close(self) -> None:
         with self._lock:
@@ -175,26 +188,6 @@ class Ledger:
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """Per thousand, in any currency: layer-tokens, and for comparison plain tokens read and written."""
-
-    layer_tokens: float = 0.0
-    prompt_tokens: float = 0.0
-    completion_tokens: float = 0.0
-
-    def by_depth(self, row: dict[str, Any]) -> float:
-        return float(row["layer_tokens"]) * self.layer_tokens / 1000
-
-    def by_token(self, row: dict[str, Any]) -> float:
-        """What plain token pricing would ask for the same."""
-        prompt, completion = (
-            row["prompt_tokens"] * self.prompt_tokens,
-            row["completion_tokens"] * self.completion_tokens,
-        )
-        return float(prompt + completion) / 1000
 
 
 def _row(request_id: str, at: float, tenant: str, account: str, answer: Answer | None, reserved: float | None) -> Row:

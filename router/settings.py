@@ -51,6 +51,8 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     api_key: str | None = Field(default=None, repr=False)
+    service: dict[str, Any] = Field(default_factory=dict)
+    prices: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def kb_path(self) -> Path:

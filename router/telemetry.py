@@ -1,7 +1,7 @@
-"""Metrics and traces (S3): the only importer of prometheus-client and OpenTelemetry; without them, nothing happens.
+"""Metrics (S3) and how often spans are made: the only importer of prometheus-client; without it, nothing happens.
 
 Every label has a closed set of values, so no caller can grow the number of series: paths are route templates, codes and
-routes are known words or "other". No text of a request or an answer is ever recorded.
+routes are known words or "other". No text of a request or an answer is ever a metric.
 """
 
 import time
@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from . import spans
 from .conversation import skip_rate
-from .decision import Answer, Route
+from .decision import Answer, Request, Route
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
@@ -63,8 +64,10 @@ class LowPower:
 class Telemetry:
     """The service's numbers. One per application, with its own registry."""
 
-    def __init__(self, *, total: int = 0, min_depth: float = 0.0, low_power: LowPower | None = None) -> None:
-        self._total, self._min_depth = total, min_depth
+    def __init__(
+        self, *, total: int = 0, min_depth: float = 0.0, low_power: LowPower | None = None, span_text: bool = False
+    ) -> None:
+        self._total, self._min_depth, self._span_text = total, min_depth, span_text
         self.endpoints: frozenset[str] = frozenset()  # the routes there are; any other path counts as "other"
         self.low_power = low_power or LowPower()
         self._answers_seen = 0
@@ -142,41 +145,13 @@ class Telemetry:
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     @contextmanager
-    def span(self, model: str) -> Iterator[Callable[[Answer], None]]:
-        """An OpenTelemetry span around one answer, in the GenAI conventions and without content.
-
-        Yields what takes the answer when it is there; does nothing without the library or a configured provider.
-        """
-        tracer = _tracer()
-        if tracer is None or (self.low_power.active and self._answers_seen % KEEP_ONE_IN):
+    def span(self, model: str, request: Request) -> Iterator[Callable[[Answer], None]]:
+        """A trace span around one answer (`spans`), in low power mode around one in ten."""
+        if self.low_power.active and self._answers_seen % KEEP_ONE_IN:
             yield lambda answer: None
             return
-        asked = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "shoal", "gen_ai.request.model": model}
-        with tracer.start_as_current_span(
-            f"chat {model}", attributes=asked, record_exception=False, set_status_on_exception=False
-        ) as span:
-            yield lambda answer: span.set_attributes(_attributes(answer, model))
-
-
-def _attributes(answer: Answer, model: str) -> dict[str, Any]:
-    return {
-        "gen_ai.response.model": model,
-        "gen_ai.response.finish_reasons": (answer.finish_reason,),
-        "gen_ai.usage.input_tokens": answer.prompt_tokens,
-        "gen_ai.usage.output_tokens": answer.completion_tokens,
-        "shoal.route": answer.route.value,
-        "shoal.cache.tier": answer.trace.tier or "miss",
-        "shoal.depth.max": float(answer.trace.depth["max"]),
-        "shoal.layer_tokens": float(answer.trace.layer_tokens),
-    }
-
-
-def _tracer() -> Any:
-    try:
-        from opentelemetry import trace
-    except ImportError:
-        return None
-    return trace.get_tracer("shoal")
+        with spans.span(model, request, text=self._span_text) as answered:
+            yield answered
 
 
 def _metrics(total: int) -> dict[str, Any]:

@@ -8,7 +8,24 @@ import sys
 
 import typer
 
-from . import ask, cache, depth, doctor, faq, kb, keys, layers, mcp, models, operations, read, serve, trace, training
+from . import (
+    ask,
+    baseline,
+    cache,
+    depth,
+    doctor,
+    faq,
+    kb,
+    keys,
+    layers,
+    mcp,
+    models,
+    read,
+    serve,
+    trace,
+    training,
+    usage,
+)
 
 app = typer.Typer(
     name="shoal",
@@ -30,7 +47,8 @@ for commands in (
     layers,
     depth,
     trace,
-    operations,
+    baseline,
+    usage,
     keys,
     doctor,
 ):

@@ -67,7 +67,9 @@ def _service(router: Any, options: ServiceOptions) -> Service:
         options=options,
         keys=KeyRing(options.keys_path),
         admission=Admission(concurrent=options.concurrent, queue=options.queue, wait_s=options.queue_s),
-        telemetry=Telemetry(total=total, min_depth=float(llm.min_depth) if llm is not None else 0.0),
+        telemetry=Telemetry(
+            total=total, min_depth=float(llm.min_depth) if llm is not None else 0.0, span_text=options.span_text
+        ),
         pool=ThreadPoolExecutor(options.concurrent, thread_name_prefix="shoal-work"),
         model=str(router.model_name),
         llm=llm,

@@ -7,13 +7,14 @@ the file's stamp, so a revoked key stops working without a restart. Knows no HTT
 import hashlib
 import hmac
 import json
+import math
 import os
 import re
 import secrets
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,7 @@ def create_key(
     """A new key: the secret, shown this once, and its record. Raises `KeyFileError` for a bad tenant or limit."""
     if not TENANT.fullmatch(tenant):
         raise KeyFileError("a tenant is 1 to 64 letters, digits, dots, dashes or underscores, a letter or digit first")
-    if min(rpm, concurrent, max_tokens, quota) < 0:
-        raise KeyFileError("limits must be 0 (none) or more")
+    _check(rpm=rpm, concurrent=concurrent, max_tokens=max_tokens, quota=quota)
     secret = PREFIX + secrets.token_urlsafe(32)
     key = ApiKey(
         id=f"key-{secrets.token_hex(6)}",
@@ -97,11 +97,20 @@ def revoke_key(path: Path, key_id: str) -> ApiKey:
     """Removes the key with this id or name; raises `KeyFileError` when there is none, or more than one."""
     with _locked(path):
         keys = _read(path)
-        found = [key for key in keys if key_id in (key.id, key.name)]
-        if len(found) != 1:
-            raise KeyFileError(f"{len(found)} keys are called that; `shoal keys list` shows the ids")
-        _write(path, [key for key in keys if key.id != found[0].id])
-    return found[0]
+        found = _one(keys, key_id)
+        _write(path, [key for key in keys if key.id != found.id])
+    return found
+
+
+def change_key(path: Path, key_id: str, **limits: Any) -> ApiKey:
+    """Sets `rpm`, `concurrent`, `max_tokens` or `quota` of the key with this id or name. Raises `KeyFileError`."""
+    _check(**limits)
+    with _locked(path):
+        keys = _read(path)
+        old = _one(keys, key_id)
+        new = replace(old, **limits)
+        _write(path, [new if key is old else key for key in keys])
+    return new
 
 
 class KeyRing:
@@ -137,6 +146,18 @@ class KeyRing:
             if stamp != self._stamp:
                 self._keys, self._stamp = _read(self._path), stamp
             return self._keys
+
+
+def _one(keys: list[ApiKey], key_id: str) -> ApiKey:
+    found = [key for key in keys if key_id in (key.id, key.name)]
+    if len(found) != 1:
+        raise KeyFileError(f"{len(found)} keys are called that; `shoal keys list` shows the ids")
+    return found[0]
+
+
+def _check(**limits: float) -> None:
+    if not all(0 <= limit < math.inf for limit in limits.values()):
+        raise KeyFileError("limits must be 0 (none) or more")
 
 
 def _digest(secret: str) -> str:

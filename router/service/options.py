@@ -1,10 +1,19 @@
 """What an operator can set about the service: names, limits, timeouts. Plain data; reads no environment."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, Self
+
+from ..errors import RouterError
+from ..prices import PriceTable
 
 MIB = 1024 * 1024
+
+
+class BadOptions(RouterError, ValueError):
+    """An option of the service has a value it cannot have; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +22,7 @@ class ServiceOptions:
 
     `aliases` are further model names that are accepted; `keys_path` is the key file (None: no keys, every caller is
     the local administrator). `concurrent` requests are worked on at once and `queue` more may wait `queue_s` each.
+    `span_text` puts the text of requests and answers into OpenTelemetry spans. `prices` are what `/v1/usage` shows.
     """
 
     aliases: Sequence[str] = ("shoal",)
@@ -33,9 +43,25 @@ class ServiceOptions:
     head_s: float = 10.0
     drain_s: float = 20.0
     max_connections: int = 512
+    span_text: bool = False
+    prices: PriceTable = field(default_factory=PriceTable)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int | float) and not (value > 0 or (field.name == "queue" and value == 0)):
-                raise ValueError(f"{field.name} must be above 0, not {value}")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(each.default, bool):
+                if not isinstance(value, bool):
+                    raise BadOptions(f"{each.name} must be true or false, not {value!r}")
+            elif isinstance(each.default, int | float) or (each.name == "max_prompt_tokens" and value is not None):
+                whole = int if isinstance(each.default, int) else int | float
+                above = isinstance(value, whole) and not isinstance(value, bool) and 0 < value < math.inf
+                if not above and not (each.name == "queue" and value == 0):
+                    raise BadOptions(f"{each.name} must be a number above 0, not {value!r}")
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> Self:
+        """From the table `service` of shoal.toml: everything but the paths and prices. Raises `BadOptions`."""
+        known = {each.name for each in fields(cls)} - {"keys_path", "ledger_path", "prices"}
+        if unknown := sorted(raw.keys() - known):
+            raise BadOptions(f"service has no option {', '.join(unknown)}; it takes {', '.join(sorted(known))}")
+        return cls(**raw)

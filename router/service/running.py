@@ -6,6 +6,7 @@ it cost, and only when the thread has ended does the slot come free. Knows no HT
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -64,7 +65,7 @@ class Run:
             self._ended(self, self._answer)
 
         try:
-            self._loop.run_in_executor(pool, self._work).add_done_callback(done)
+            self._loop.run_in_executor(pool, contextvars.copy_context().run, self._work).add_done_callback(done)
         except BaseException:
             slot.release()
             raise

@@ -13,14 +13,13 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..errors import RouterError
+from ..prices import PriceTable
 from ..settings import Settings
 from .app import create_app
 from .errors import ApiError
 from .keys import list_keys
 from .options import ServiceOptions
 from .state import Service
-
-LEDGER_FILE = "ledger.sqlite"  # in the settings' home
 
 
 class NotOpen(RouterError):
@@ -35,9 +34,10 @@ def serve(router: Any, settings: Settings, *, options: ServiceOptions | None = N
     """
     keys = settings.key_path
     options = replace(
-        options or ServiceOptions(),
+        options or ServiceOptions.of(settings.service),
         keys_path=keys if list_keys(keys) else None,
-        ledger_path=settings.home / LEDGER_FILE,
+        ledger_path=settings.ledger_path,
+        prices=PriceTable.of(settings.prices),
     )
     check_open(settings.host, options, open_access=open_access)
     check_free(settings.host, settings.port)

@@ -76,7 +76,7 @@ class Service:
             self.options,
             whole=whole,
             ended=self._ended,
-            span=lambda: self.telemetry.span(self.model),
+            span=lambda: self.telemetry.span(self.model, request),
             meter=self._meter(request, key),
         )
         run.start(self.pool, slot)

@@ -28,7 +28,8 @@ def routes(service: Service) -> APIRouter:
 
         def read() -> dict[str, Any]:
             tenant = None if key.admin else key.tenant
-            rows = ledger.report(list(dict.fromkeys(by)), tenant=tenant, since=time.time() - days * 86_400)
+            since = time.time() - days * 86_400
+            rows = service.options.prices.report(ledger, list(dict.fromkeys(by)), tenant=tenant, since=since)
             balance = ledger.balance(key.id) if key.quota else None
             left = {"granted": balance.granted, "spent": balance.spent, "left": balance.left} if balance else None
             return {"rows": rows, "quota": left}

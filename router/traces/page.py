@@ -32,7 +32,7 @@ _MARKS = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 def page(record: Record) -> str:
     """The whole page; every skipped branch has its reason in words."""
     style = _CSS.read_text("utf-8")
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(_SCRIPT)}'"
+    policy = f"default-src 'none'; style-src '{csp_hash(style)}'; script-src '{csp_hash(_SCRIPT)}'"
     tokens = record.tokens
     parts = [_facts(record)]
     if tokens is not None and tokens.tokens:
@@ -66,7 +66,8 @@ def prose(text: str) -> str:
     return "\n".join(shown(line) for line in text.split("\n"))
 
 
-def _hash(text: str) -> str:
+def csp_hash(text: str) -> str:
+    """What a content security policy calls this script or style."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 

@@ -206,15 +206,15 @@ def test_baselines_are_recorded_compared_and_turned_into_rules(filled: Run, tmp_
 
 
 def test_usage_needs_a_ledger_and_known_groups(run: Run, tmp_path: Path) -> None:
-    code, _, err = run("usage", "--json")
+    code, _, err = run("usage", "report", "--json")
     assert code == 1
     assert "shoal serve" in err
     from shoal.router.accounting import Ledger
 
     (tmp_path / "home").mkdir()
     Ledger(tmp_path / "home" / "ledger.sqlite").close()
-    assert run("usage", "--json")[:2] == (0, [])
-    assert run("usage", "--by", "colour")[0] == 2
+    assert run("usage", "report", "--json")[:2] == (0, [])
+    assert run("usage", "report", "--by", "colour")[0] == 2
 
 
 def test_a_classifier_is_trained_by_one_command(run: Run, tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.router.accounting import Ledger, Prices, QuotaExceeded
+from shoal.router.accounting import Ledger, QuotaExceeded
 from shoal.router.decision import Answer, Decision, Route
 from shoal.router.journal import Journal, no_depth
+from shoal.router.prices import Prices
 from shoal.router.service.keys import create_key
 
 

@@ -3,8 +3,8 @@
 import openai
 import pytest
 
-from shoal.router.service.keys import KeyFileError, KeyRing, create_key, list_keys, revoke_key
-from shoal.router.service.options import ServiceOptions
+from shoal.router.service.keys import KeyFileError, KeyRing, change_key, create_key, list_keys, revoke_key
+from shoal.router.service.options import BadOptions, ServiceOptions
 from shoal.router.service.server import NotOpen, check_open
 
 ASK = {"model": "shoal", "messages": [{"role": "user", "content": "hello you"}]}
@@ -43,6 +43,10 @@ def test_a_running_ring_sees_changes(tmp_path):
     secret, key = create_key(path, name="a")
     assert ring.find(secret) == key
     assert ring.find(secret + "x") is None
+    assert change_key(path, "a", quota=500, rpm=3).id == key.id
+    assert (ring.find(secret).quota, ring.find(secret).rpm, ring.find(secret).concurrent) == (500, 3, 0)
+    with pytest.raises(KeyFileError, match="limits"):
+        change_key(path, "a", quota=float("nan"))
     revoke_key(path, key.id)
     assert ring.find(secret) is None
 
@@ -97,6 +101,15 @@ def test_feedback_is_the_tenants_own(serving, tmp_path):
         thumb = {"request_id": answer.headers["x-request-id"], "up": False}
         assert http.post("/v1/feedback", json=thumb, headers=other).status_code == 404
         assert http.post("/v1/feedback", json=thumb, headers=mine).json() == thumb
+
+
+def test_options_are_checked_by_name():
+    made = ServiceOptions.of({"concurrent": 3, "queue": 0, "queue_s": 1, "span_text": True, "max_prompt_tokens": 99})
+    assert (made.concurrent, made.queue, made.queue_s, made.span_text) == (3, 0, 1, True)
+    for wrong in ({"concurrent": 0}, {"concurrent": 2.5}, {"queue_s": "10"}, {"span_text": 1}, {"drain_s": True},
+                  {"between_s": float("inf")}, {"max_prompt_tokens": -1}, {"keys_path": ""}, {"colour": 1}):  # fmt: skip
+        with pytest.raises(BadOptions, match=next(iter(wrong))):
+            ServiceOptions.of(wrong)
 
 
 def test_it_opens_to_others_only_when_asked(tmp_path):

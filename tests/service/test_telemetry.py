@@ -1,13 +1,17 @@
 """Metrics have closed label sets; low power mode comes and goes with the clock."""
 
 import builtins
+import json
 import subprocess
 import sys
-from contextlib import contextmanager
-from types import SimpleNamespace
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from shoal.router.conversation import skip_rate
-from shoal.router.decision import Answer, Decision, Route
+from shoal.router.decision import Answer, Decision, Request, Route
 from shoal.router.journal import Journal, no_depth
 from shoal.router.telemetry import LowPower, Telemetry
 
@@ -120,34 +124,47 @@ def test_without_the_library_nothing_happens(monkeypatch):
     telemetry.request("/x", 200, 0.1)
     telemetry.answer(answer(), first_s=0.1, total_s=0.2)
     telemetry.health({"layer_0": {"run_rate": 1.0}})
-    with telemetry.span("m") as answered:
+    with telemetry.span("m", Request.of("hello")) as answered:
         answered(answer())
     assert telemetry.page()[0] == b""
 
 
-class Tracer:
-    def __init__(self):
-        self.spans = []
-
-    @contextmanager
-    def start_as_current_span(self, name, attributes, **settings):
-        assert settings == {"record_exception": False, "set_status_on_exception": False}
-        kept = {"name": name, **attributes}
-        self.spans.append(kept)
-        yield SimpleNamespace(set_attributes=kept.update)
+@pytest.fixture
+def spans(monkeypatch):
+    """What OpenTelemetry's own SDK is given."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("shoal.router.spans._tracer", lambda: provider.get_tracer("shoal"))
+    yield exporter.get_finished_spans
+    provider.shutdown()
 
 
-def test_spans_follow_the_genai_conventions_and_hold_no_content(live, monkeypatch):
-    tracer = Tracer()
-    monkeypatch.setattr("shoal.router.telemetry._tracer", lambda: tracer)
+def ask_live(live, *questions, **more):
     with live.http() as http:
-        for question in ("canary one two", "crash canary"):
+        for question in questions:
             http.post("/v1/chat/completions", json={"model": "shoal", "messages": [
-                {"role": "user", "content": question}]})  # fmt: skip
-    assert [span["name"] for span in tracer.spans] == ["chat scripted"] * 2
-    assert tracer.spans[0]["gen_ai.usage.output_tokens"] == 3
-    assert tracer.spans[0]["shoal.depth.max"] == 21.5
-    assert "canary" not in str(tracer.spans)
+                {"role": "user", "content": question}], **more})  # fmt: skip
+
+
+def test_spans_follow_the_genai_conventions_and_hold_no_content(live, spans):
+    ask_live(live, "canary one two", "crash canary", temperature=0.5, max_tokens=9)
+    done, failed = spans()
+    assert [done.name, failed.name] == ["chat scripted"] * 2
+    assert {"gen_ai.operation.name": "chat", "gen_ai.request.model": "scripted", "gen_ai.request.max_tokens": 9,
+            "gen_ai.request.temperature": 0.5, "gen_ai.usage.input_tokens": 3, "gen_ai.usage.output_tokens": 3,
+            "gen_ai.response.finish_reasons": ("stop",), "shoal.depth.max": 21.5,
+            "shoal.route": "deep"}.items() <= dict(done.attributes).items()  # fmt: skip
+    assert failed.attributes["error.type"] == "KeyError"
+    assert "canary" not in done.to_json() + failed.to_json()
+
+
+def test_spans_hold_content_when_asked(serving, spans):
+    with serving(span_text=True) as live:
+        ask_live(live, "canary one two")
+    (kept,) = spans()
+    said = [{"role": "user", "parts": [{"type": "text", "content": "canary one two"}]}]
+    assert json.loads(kept.attributes["gen_ai.input.messages"]) == said
+    assert json.loads(kept.attributes["gen_ai.output.messages"])[0]["parts"][0]["content"] == "canary one two "
 
 
 def test_the_service_does_not_import_torch():

@@ -1,4 +1,4 @@
-"""`shoal baseline` and `shoal usage`: what is normal here, and who used how many layers."""
+"""`shoal baseline`: what is normal here, and whether it still is."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -6,15 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from ..accounting import Ledger, Prices
 from ..baseline import Baseline
 from ..baseline import compare as compare_baselines
 from ..baseline import record as record_baseline
 from ..baseline import rules as alert_rules
 from ..conversation import skip_rate
-from ..errors import RouterError
 from ..settings import load_settings
 from .ask import Json, router_for
 from .output import note, out, print_json, progress_bar
@@ -26,7 +23,6 @@ Saved = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A reco
 
 def register(app: typer.Typer) -> None:
     app.add_typer(baseline, name="baseline")
-    app.command()(usage)
 
 
 def _recorded(queries: Path, n: int) -> Baseline:
@@ -87,27 +83,3 @@ def rules(saved: Saved, json: Json = False) -> None:
         print_json(text)
     else:
         out.print(text, end="", markup=False, highlight=False)
-
-
-def usage(
-    by: Annotated[str, typer.Option(help="tenant, route, bucket, day; several with commas.")] = "tenant",
-    price: Annotated[float, typer.Option(min=0, help="Price of a thousand layer-tokens.")] = 0.0,
-    json: Json = False,
-) -> None:
-    """Requests and layer-tokens that the service has booked."""
-    path = load_settings().ledger_path
-    if not path.exists():
-        raise RouterError(f"nothing booked yet: {path} is made by `shoal serve`")
-    with Ledger(path) as ledger:
-        try:
-            rows = ledger.report(by=tuple(part.strip() for part in by.split(",")))
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-    priced = [{**row, "cost": Prices(layer_tokens=price).by_depth(row)} for row in rows]
-    if json:
-        print_json(priced)
-        return
-    table = Table(*(priced[0] if priced else ("nothing booked yet",)))
-    for row in priced:
-        table.add_row(*(f"{value:g}" if isinstance(value, float) else str(value) for value in row.values()))
-    out.print(table)

@@ -5,16 +5,18 @@ Pure but for `record`, which asks the router. Stores numbers only, never a promp
 
 import json
 import math
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from .decision import Answer, Request
-from .errors import RouterError
+from .decision import Answer, Prompt, Request
+from .errors import NoModel, Refused, RouterError
 
-VERSION = 1
+VERSION = 2
+SAMPLES = Path(__file__).parent / "assets" / "sample_queries.json"
 SIGMAS = 2.0
 MEASURES = ("depth", "skip_rate", "latency_ms", "layer_tokens")
 # what Prometheus has of a measure, as a mean over ten minutes
@@ -31,19 +33,18 @@ class BadBaseline(RouterError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Mean and standard deviation, and the ends that most values keep to."""
+    """A distribution: mean, standard deviation, and 21 quantiles from the least value to the largest in steps of 5%."""
 
     mean: float
     sigma: float
-    p5: float
-    p95: float
+    quantiles: tuple[float, ...]
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
         ordered, n = sorted(values), len(values)
         mean = math.fsum(values) / n
         sigma = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / n)
-        return cls(mean=mean, sigma=sigma, p5=ordered[int(0.05 * (n - 1))], p95=ordered[math.ceil(0.95 * (n - 1))])
+        return cls(mean=mean, sigma=sigma, quantiles=tuple(ordered[round(i * (n - 1) / 20)] for i in range(21)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +66,17 @@ class Baseline:
         """Raises `BadBaseline` for a file that is not one of these."""
         try:
             raw = json.loads(path.read_text("utf-8"))
-            spreads = {name: Spread(**spread) for name, spread in raw.pop("spreads").items()}
-            found = cls(**raw, spreads=spreads)
+            if raw["version"] != VERSION:
+                raise BadBaseline(f"{path} has another version than {VERSION}: record it again")
+            spreads = {
+                name: Spread(**{**spread, "quantiles": tuple(spread["quantiles"])})
+                for name, spread in raw.pop("spreads").items()
+            }
+            return cls(**raw, spreads=spreads)
+        except BadBaseline:
+            raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadBaseline(f"{path} is not a baseline: record one with `shoal baseline record`") from error
-        if found.version != VERSION:
-            raise BadBaseline(f"{path} has version {found.version}, this Shoal writes {VERSION}: record it again")
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,22 +93,38 @@ class Moved:
         return self.now - self.was
 
 
+def sample_queries() -> list[str]:
+    """A thousand made-up queries, half of them Chinese, of every kind that the router tells apart; always the same."""
+    kinds = json.loads(SAMPLES.read_text("utf-8")).values()
+    queries = [text.format(topic) for kind in kinds for text in kind["templates"] for topic in kind["topics"]]
+    random.Random(0).shuffle(queries)
+    return queries
+
+
 def record(
     ask: Callable[[Request], Answer],
-    prompts: Iterable[str],
+    prompts: Iterable[Prompt],
     *,
     n: int = 1000,
     model: str,
     skip_rate: Callable[[float], float],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Baseline:
-    """Asks the first `n` prompts and keeps how the answers were made. Raises `BadBaseline` when there are none."""
+    """Asks the first `n` prompts and keeps how the answers were made; one that gets none counts as route `none`.
+
+    Raises `BadBaseline` when there are no answers.
+    """
     values: dict[str, list[float]] = {measure: [] for measure in MEASURES}
     routes, tiers = Counter[str](), Counter[str]()
     for done, prompt in enumerate(prompts):
         if done == n:
             break
-        trace = ask(Request.of(prompt, tenant="baseline")).trace
+        progress(done + 1, n)
+        try:
+            trace = ask(Request.of(prompt, tenant="baseline")).trace
+        except (Refused, NoModel):
+            routes["none"] += 1
+            continue
         depth = float(trace.depth["max"])
         for measure, value in zip(
             MEASURES, (depth, skip_rate(depth), trace.latency_ms, trace.layer_tokens), strict=True
@@ -111,15 +132,14 @@ def record(
             values[measure].append(value)
         routes[trace.route.value] += 1
         tiers[trace.tier or "miss"] += 1
-        progress(done + 1, n)
     count = len(values["depth"])
     if not count:
-        raise BadBaseline("there are no queries to record a baseline from")
+        raise BadBaseline("there are no queries that were answered to record a baseline from")
     return Baseline(
         n=count,
         model=model,
         spreads={measure: Spread.of(each) for measure, each in values.items()},
-        routes={route: routes[route] / count for route in sorted(routes)},
+        routes={route: routes[route] / routes.total() for route in sorted(routes)},
         tiers={tier: tiers[tier] / count for tier in sorted(tiers)},
     )
 

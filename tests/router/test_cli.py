@@ -203,6 +203,9 @@ def test_baselines_are_recorded_compared_and_turned_into_rules(filled: Run, tmp_
     code, moved, _ = filled("baseline", "compare", "was.json", "queries.txt", "--json")
     assert "routes: cache" in [each["what"] for each in moved] or code == 0
     assert "groups" in filled("baseline", "rules", "was.json")[1]
+    code, made, _ = filled("baseline", "record", "--rules", "rules.yml", "--from-log", "--json")
+    assert (code, made["n"]) == (0, 1)  # of the two only one is worth a log
+    assert "groups" in json.loads((tmp_path / "rules.yml").read_text("utf-8"))
 
 
 def test_usage_needs_a_ledger_and_known_groups(run: Run, tmp_path: Path) -> None:

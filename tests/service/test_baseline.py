@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from shoal.router.baseline import BadBaseline, Baseline, compare, record, rules
+from shoal.router.baseline import BadBaseline, Baseline, compare, record, rules, sample_queries
 from shoal.router.conversation import skip_rate
 from shoal.router.decision import Answer, Decision, Route
 from shoal.router.journal import Journal, no_depth
@@ -31,7 +31,9 @@ def test_it_is_kept_and_read_back(tmp_path):
     baseline = made()
     assert baseline.n == 200
     assert baseline.routes == {"deep": 0.75, "faq": 0.25}
-    assert baseline.spreads["depth"].mean == pytest.approx(16.5, abs=0.01)
+    depth = baseline.spreads["depth"]
+    assert depth.mean == pytest.approx(16.5, abs=0.01)
+    assert (depth.quantiles[0], depth.quantiles[10], depth.quantiles[20]) == (0, 21, 24)
     baseline.save(tmp_path / "b.json")
     assert Baseline.load(tmp_path / "b.json") == baseline
     (tmp_path / "b.json").write_text("[]")
@@ -39,6 +41,13 @@ def test_it_is_kept_and_read_back(tmp_path):
         Baseline.load(tmp_path / "b.json")
     with pytest.raises(BadBaseline, match="no queries"):
         record(ask, [], model="m", skip_rate=lambda depth: 0.0)
+
+
+def test_the_sample_is_a_thousand_different_queries():
+    queries = sample_queries()
+    assert len(queries) == len(set(queries)) == 1000
+    assert queries == sample_queries()
+    assert 400 < sum(any(char >= "\u4e00" for char in query) for query in queries) < 600
 
 
 def test_compare_says_what_moved():

@@ -13,9 +13,9 @@ from ..accounting import Ledger
 from ..telemetry import Telemetry
 from . import chat, console, decisions, errors, knowledge, ops, traces, usage
 from .admission import Admission
-from .edge import Edge
+from .edge import OPEN_PATHS, Edge
 from .keys import KeyRing
-from .openapi import refusals
+from .openapi import refusals, secured
 from .options import ServiceOptions
 from .state import Service
 
@@ -54,6 +54,8 @@ def create_app(router: Any, options: ServiceOptions | None = None) -> FastAPI:
     for part in parts:
         app.include_router(part)
     service.telemetry.endpoints = frozenset(route.path for part in parts for route in part.routes)
+    if not service.keys.open:
+        secured(app, OPEN_PATHS)
     app.add_middleware(
         Edge, keys=service.keys, admission=service.admission, telemetry=service.telemetry, options=options
     )

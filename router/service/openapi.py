@@ -1,7 +1,9 @@
-"""Response shapes and the refusals of every path, for the OpenAPI document. Nothing here runs for a request."""
+"""Response shapes, refusals and who may call, for the OpenAPI document. Nothing here runs for a request."""
 
+from collections.abc import Collection
 from typing import Any
 
+from fastapi import FastAPI
 from pydantic import BaseModel, create_model
 
 from .schemas import ErrorBody
@@ -131,6 +133,22 @@ class Passage(BaseModel):
 
 def refusals() -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorBody, "description": MEANING[status]} for status in REFUSALS}
+
+
+def secured(app: FastAPI, open_paths: Collection[str]) -> None:
+    """Makes the document say that every path but the open ones needs a key."""
+    make = app.openapi
+
+    def document() -> dict[str, Any]:
+        page = make()
+        page["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        page["security"] = [{"key": []}]
+        for path in page["paths"].keys() & open_paths:
+            for operation in page["paths"][path].values():
+                operation["security"] = []
+        return page
+
+    app.openapi = document  # type: ignore[method-assign]
 
 
 def answers(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:

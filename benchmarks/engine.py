@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks._router import table, write
+from benchmarks._router import OUT, table, write
 from benchmarks.kernels import generate, ratio, rounds
 from shoal.gated_llm import GatedLLM
 from shoal.gated_llm.weights import DEFAULT_MODEL, locate
@@ -79,6 +79,7 @@ class Racers:
 
     def __init__(self, llm: GatedLLM, hf: dict[str, Any], llama: Llama | None) -> None:
         self.llm, self.hf, self.llama = llm, hf, llama
+        self.made: dict[int, int] = {}  # depth to tokens made: an answer may end of itself
 
     def turns(self, tokens: int, new: int, threads: int) -> dict[str, Callable[[], object]]:
         llm, text = self.llm, prompt_of(self.llm, tokens) if tokens else STORY
@@ -88,7 +89,8 @@ class Racers:
 
         def ours(depth: int = 30) -> None:
             llm.prefix.clear()
-            llm.generate(text, raw=bool(tokens), max_tokens=new, max_depth=depth, drafts=False)
+            answer = llm.generate(text, raw=bool(tokens), max_tokens=new, max_depth=depth, drafts=False)
+            self.made[depth] = answer.usage.completion_tokens
 
         turns: dict[str, Callable[[], object]] = {"shoal": ours}
         if new > 1:
@@ -105,12 +107,13 @@ def decoding(racers: Racers, count: int) -> list[dict[str, Any]]:
     rows = []
     for threads in (1, 2):
         whole = rounds(racers.turns(0, NEW, threads), count)
+        made = dict.fromkeys(whole, NEW) | {"shoal": racers.made[30], "shoal at depth 24": racers.made[24]}
         first = rounds(racers.turns(0, 1, threads), count)
         first["shoal at depth 24"] = first["shoal"]
-        took = {name: [a - min(first[name]) for a in seconds] for name, seconds in whole.items()}
+        took = {name: [(a - min(first[name])) / (made[name] - 1) for a in times] for name, times in whole.items()}
         best = min((took[name] for name in took if name.startswith("transformers")), key=min)
         for name, seconds in took.items():
-            row: dict[str, Any] = {"threads": threads, "": name, "tokens/s": round((NEW - 1) / min(seconds), 1)}
+            row: dict[str, Any] = {"threads": threads, "": name, "tokens/s": round(1 / min(seconds), 1)}
             row["times the best transformers"] = ratio(best, seconds)
             row["times llama.cpp"] = ratio(took["llama.cpp"], seconds) if "llama.cpp" in took else ""
             rows.append(row)
@@ -131,7 +134,7 @@ def first_token(racers: Racers, count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def memory(llm: GatedLLM) -> list[dict[str, Any]]:
+def memory() -> list[dict[str, Any]]:
     """Resident MiB of fresh processes, and bytes of keys and values."""
     rows = []
     edge = [("edge", 1, 1900, 100)]
@@ -190,32 +193,8 @@ def throughput(llm: GatedLLM, count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--rounds", type=int, default=8)
-    count = arguments.parse_args().rounds
-    from transformers import AutoModelForCausalLM
-
-    folder = locate(DEFAULT_MODEL)
-    python, gguf = os.environ.get("LLAMA_PYTHON"), os.environ.get("LLAMA_GGUF")
-    llama = Llama(python, gguf) if python and gguf else None
-    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    hf = {name: AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval() for name, dtype in dtypes.items()}
-    with GatedLLM.load() as llm:
-        racers = Racers(llm, hf, llama)
-        start = time.perf_counter()
-        result = {
-            "decoding": decoding(racers, count),
-            "first token": first_token(racers, count),
-            "throughput": throughput(llm, count),
-            "keys and values": kept(llm),
-            "memory": memory(llm),
-        }
-    if llama is not None:
-        llama.close()
-    for name, rows in result.items():
-        print(f"\n{name}\n{table(rows)}")
-    print(f"\n{time.perf_counter() - start:.0f} s")
+def save(result: dict[str, Any], count: int) -> None:
+    """Writes what there is so far: a run that is cut short keeps its finished parts."""
     write(
         "engine",
         "The engine beside transformers and llama.cpp",
@@ -228,6 +207,42 @@ def main() -> None:
             "versions": {name: version(name) for name in ("torch", "transformers")} | {"llama-cpp-python": "0.3.36"},
         },
     )
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--rounds", type=int, default=8)
+    arguments.add_argument("--parts", nargs="*", help="run these alone; the others stay as they were")
+    chosen = arguments.parse_args()
+    count = chosen.rounds
+    from transformers import AutoModelForCausalLM
+
+    folder = locate(DEFAULT_MODEL)
+    python, gguf = os.environ.get("LLAMA_PYTHON"), os.environ.get("LLAMA_GGUF")
+    llama = Llama(python, gguf) if python and gguf else None
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    hf = {name: AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval() for name, dtype in dtypes.items()}
+    with GatedLLM.load() as llm:
+        racers = Racers(llm, hf, llama)
+        parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
+            "decoding": lambda: decoding(racers, count),
+            "throughput": lambda: throughput(llm, count),
+            "keys and values": lambda: kept(llm),
+            "memory": memory,
+            "first token": lambda: first_token(racers, count),
+        }
+        result: dict[str, Any] = {}
+        if chosen.parts:
+            before = json.loads((OUT / "engine.json").read_text(encoding="utf-8"))
+            result = {name: before[name] for name in parts if name in before}
+        for name in chosen.parts or parts:
+            part = parts[name]
+            start = time.perf_counter()
+            result[name] = part()
+            print(f"\n{name}, {time.perf_counter() - start:.0f} s\n{table(result[name])}", flush=True)
+            save(result, count)
+    if llama is not None:
+        llama.close()
 
 
 if __name__ == "__main__":

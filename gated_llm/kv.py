@@ -34,11 +34,13 @@ class KVCache:
         self._kv_heads = config.kv_heads
         self._spans: list[list[tuple[int, int]]] = [[] for _ in capacity]
         self._steps: list[Tensor] = []
+        self._visible: dict[tuple[object, ...], Tensor] = {}
         self.lengths = [0] * len(capacity)
         self.tokens = 0
 
     def advance(self, positions: Tensor) -> None:
         """Begins a pass over tokens at `positions` [batch, seq]; -1 marks padding."""
+        self._visible.clear()
         self._steps.append(positions)
         self.tokens += positions.shape[1]
 
@@ -72,12 +74,28 @@ class KVCache:
             self._steps = [torch.cat(self._steps, dim=1)]
         return torch.cat([self._steps[0][:, start:stop] for start, stop in self._spans[layer]], dim=1)
 
+    def visible(self, layer: int, queries: Tensor, window: int | None) -> Tensor:
+        """What the pass's tokens, at `queries` [batch, seq], may see of the layer's keys: 0, else minus infinity, added
+        to attention's scores [batch, heads, seq, n]. Padding sees padding. Made once for all layers that hold the same.
+        """
+        key = (window, id(queries), *self._spans[layer])
+        if key not in self._visible:
+            q, k = queries[:, None, :, None], self.positions(layer)[:, None, None, :]
+            seen = (k <= q) & (k >= 0)
+            if window is not None:
+                seen &= k > q - window
+            seen |= (q < 0) & (k < 0)
+            mask = torch.zeros(seen.shape, dtype=self._kv[layer].dtype, device=seen.device)
+            self._visible[key] = mask.masked_fill_(~seen, -torch.inf)
+        return self._visible[key]
+
     def mark(self) -> tuple[int, tuple[int, ...]]:
         """Where the cache stands now, for `rewind`."""
         return self.tokens, tuple(self.lengths)
 
     def rewind(self, mark: tuple[int, tuple[int, ...]]) -> None:
         """Forgets every pass since `mark`."""
+        self._visible.clear()
         self.tokens, lengths = mark
         self.lengths = list(lengths)
         if self._steps:

@@ -61,11 +61,12 @@ class Decoder:
         def get(name: str) -> Tensor:
             if name not in weights:
                 raise WeightsError(f"The checkpoint has no tensor {name!r}: it is incomplete or of another shape.")
-            if (shape := tuple(weights[name].shape)) != (wanted := config.shape_of(name)):
+            tensor = weights[name]
+            if (shape := tuple(tensor.shape)) != (wanted := config.shape_of(name)):
                 raise WeightsError(
                     f"The checkpoint's {name!r} is {shape}, config.json makes it {wanted}: pull it again."
                 )
-            return weights[name].to(self.device)
+            return tensor.to(self.device)
 
         def norm(name: str) -> Tensor:
             return (get(f"{name}.weight").float() + config.norm_offset).to(self.dtype)
@@ -204,7 +205,7 @@ class Decoder:
             return None
         plain = not padded and (layer.window is None or cache.tokens <= layer.window)
         causal = plain and fresh and seq > 1 and config.attention_cap is None
-        mask = None if causal or (plain and seq == 1) else _mask(positions, cache.positions(index), layer.window)
+        mask = None if causal or (plain and seq == 1) else cache.visible(index, positions, layer.window)
         queries = qkv[:, :, : config.heads].transpose(1, 2)
         mixed = self._mix(queries, keys, values, mask, causal=causal).transpose(1, 2)
         out = layer.out(mixed.reshape(batch * seq, -1)).view(batch, seq, hidden)
@@ -229,7 +230,7 @@ class Decoder:
         keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
         scores = (queries @ keys.transpose(2, 3)).mul_(scale).div_(cap).tanh_().mul_(cap)
         if mask is not None:
-            scores.masked_fill_(~mask, -torch.inf)
+            scores += mask
         return scores.softmax(-1, dtype=torch.float32).to(values.dtype) @ values
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -242,11 +243,3 @@ class Decoder:
     def _turn(self, tables: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
         return tables[0][positions].unsqueeze(2), tables[1][positions].unsqueeze(2)
 
-
-def _mask(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
-    """What queries at [batch, seq] may see of keys at [batch, n]: [batch, 1, seq, n]; padding sees padding."""
-    q, k = queries[:, None, :, None], keys[:, None, None, :]
-    seen = (k <= q) & (k >= 0)
-    if window is not None:
-        seen &= k > q - window
-    return seen | ((q < 0) & (k < 0))

@@ -205,9 +205,10 @@ class NativeDecoder:
         self._shapes = shapes
 
         def get(name: str, shape: tuple[int, ...]) -> Tensor:
-            if name not in weights or weights[name].shape != shape:
+            tensor = weights[name] if name in weights else None
+            if tensor is None or tensor.shape != shape:
                 raise WeightsError(f"The checkpoint has no tensor {name!r} of {shape}: it is incomplete or damaged.")
-            return weights[name].detach().to("cpu", torch.float32).contiguous()
+            return tensor.detach().to("cpu", torch.float32).contiguous()
 
         def matrix(kind: str, name: str, layer: int = 0, width: int = bits) -> None:
             full = get(name, shapes[kind])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from shoal.gated_llm import GatedLLM, WeightsError, list_models, pull
 from shoal.gated_llm import weights as weights_module
@@ -196,3 +199,19 @@ def test_damaged_model_folders_are_refused_when_loaded(damage: str, tiny_folder:
         (folder / "tokenizer.json").write_text(json.dumps({"model": {}}), "utf-8")
     with pytest.raises(WeightsError):
         GatedLLM.load(folder, dtype="fp32")
+
+
+def test_tensors_are_read_when_asked_for(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny_folder, folder)
+    tensors = read_tensors(folder)
+    name = next(iter(tensors))
+    assert tensors.keys() == load_file(folder / "model.safetensors").keys()
+    assert torch.equal(tensors[name], load_file(tiny_folder / "model.safetensors")[name])
+    assert "nothing" not in tensors
+    with pytest.raises(KeyError):
+        tensors["nothing"]
+    late = read_tensors(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(WeightsError, match="pull again"):
+        late[name]

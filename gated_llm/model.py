@@ -242,4 +242,3 @@ class Decoder:
 
     def _turn(self, tables: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
         return tables[0][positions].unsqueeze(2), tables[1][positions].unsqueeze(2)
-

@@ -7,6 +7,7 @@ import ctypes
 import gc
 import hashlib
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,7 +66,7 @@ class Folder:
         from .checkpoint import fingerprint, read_tensors
         from .draft import TrainedDraft
 
-        weights = read_tensors(self.path)
+        weights: Mapping[str, Tensor] = read_tensors(self.path)
         known = fingerprint(weights)
         plan = find_plan(self.path, self.config, known)
         if adapter is not None:
@@ -83,7 +84,7 @@ class Folder:
         _give_back()
         return made
 
-    def _place(self, weights: "dict[str, Tensor]", *, merged: bool) -> "Model":
+    def _place(self, weights: "Mapping[str, Tensor]", *, merged: bool) -> "Model":
         """The model in memory: on a GPU by torch, on a CPU by the native kernel where there is one for it.
 
         A checkpoint may fit 4 bits because it was made so; weights that were `merged` with others lose too much there.

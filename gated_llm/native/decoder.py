@@ -205,7 +205,7 @@ class NativeDecoder:
         self._shapes = shapes
 
         def get(name: str, shape: tuple[int, ...]) -> Tensor:
-            tensor = weights[name] if name in weights else None
+            tensor = weights.get(name)
             if tensor is None or tensor.shape != shape:
                 raise WeightsError(f"The checkpoint has no tensor {name!r} of {shape}: it is incomplete or damaged.")
             return tensor.detach().to("cpu", torch.float32).contiguous()

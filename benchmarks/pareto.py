@@ -1,9 +1,10 @@
 """Mean depth against quality under every policy, on text and chats that nothing was fitted on; what signals cost.
 
 Sequences go in lock-step, token by token, each under a chooser of its own, so that a policy sees the signals and the
-holes that its own choices lead to. `first-N` runs the first layers and the last three. `random` leaves out what hybrid
-leaves out, at its rates. Intervals are of differences between sequences, by bootstrap. Multiple choice is by
-log-likelihood of an option after a question that was read at full depth.
+holes that its own choices lead to. `plan, stored` keeps keys and values of skipped attention. `first-N` runs the first
+layers and the last three. `random` leaves out what hybrid leaves out, at its rates. Intervals are of differences
+between sequences, by bootstrap. Multiple choice is by log-likelihood of an option after a question that was read at
+full depth.
 
 `python -m benchmarks.pareto [quality] [choice] [cost]` runs those parts, all unless given; parts that were not run keep
 their figures in benchmarks/out/.
@@ -18,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,7 @@ def policies(bench: Bench) -> Iterator[tuple[str, Make]]:
         yield f"first {n}", lambda _, order=order, budget=budget: new_gating("plan", order, budget)  # type: ignore[misc]
     for depth in PLAN_DEPTHS:
         yield "plan", bench.chooser("plan", dropped=plan.point_for(depth))
+        yield "plan, stored", bench.chooser("plan", dropped=plan.point_for(depth), store=True)
     for point in bench.rules.points:
         names = list(point.rule.levels[0].bounds)
         alone = point.policy == "signals" and len(names) == 1
@@ -161,6 +164,15 @@ def quality(bench: Bench, count: int) -> dict[str, Any]:
         for (name, a), (other, b) in zip(replays[1:], replays[:-1], strict=True)
         if (other, name) == ("hybrid", "random")
     ]
+    stored = [
+        {
+            "depth": f"{a.depth.mean():.2f}",
+            "nats": interval(b.nll - a.nll, owners),
+            "KL": interval(b.kl - a.kl, owners),
+        }
+        for (name, a), (other, b) in pairwise(replays)
+        if (name, other) == ("plan", "plan, stored")
+    ]
     by_plan = sorted((r["depth"], r["nats"]) for r in rows if r["policy"] in ("full", "plan"))
     for row in rows:
         if row["policy"] not in ("full", "plan"):
@@ -168,6 +180,7 @@ def quality(bench: Bench, count: int) -> dict[str, Any]:
     return {
         "pareto": [{**row, "plan at that depth": row.get("plan at that depth", "")} for row in rows],
         "hybrid less random, per token": paired,
+        "plan that stores skipped keys and values less plan with holes, per token": stored,
         "tokens": {"text": int(text.sum()), "chat": int((~text).sum())},
         "sequences": int(owners.max()) + 1,
     }
@@ -324,9 +337,7 @@ def draw_picture(rows: Sequence[dict[str, Any]]) -> None:
     figure, axes = plt.subplots(figsize=(7, 4.2))
     marks = {"plan": "s-", "random": "x--", "signals": "o-", "hybrid": "D-", "first 28": "v", "first 27": "v"}
     for name in dict.fromkeys(row["policy"] for row in rows if row["policy"] != "full"):
-        points = sorted((r["depth"], r["nats"]) for r in rows if r["policy"] in (name, "full"))
-        if name in NAMES or name.startswith("first"):
-            points = [p for p in points if p[1] > 0]
+        points = sorted((r["depth"], r["nats"]) for r in rows if r["policy"] == name and r["nats"] > 0)
         axes.plot(*zip(*points, strict=True), marks.get(name, "."), label=name, markersize=5, linewidth=1.2)
     axes.set(xlabel="mean depth, layers of 30", ylabel="nats lost per token (log)", yscale="log", xlim=(23.5, 30))
     axes.grid(alpha=0.3)

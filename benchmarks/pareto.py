@@ -1,13 +1,12 @@
 """Mean depth against quality under every policy, on text and chats that nothing was fitted on; what signals cost.
 
 Sequences go in lock-step, token by token, each under a chooser of its own, so that a policy sees the signals and the
-holes that its own choices lead to. `plan, stored` keeps keys and values of skipped attention. `first-N` runs the first
-layers and the last three. `random` leaves out what hybrid leaves out, at its rates. Intervals are of differences
-between sequences, by bootstrap. Multiple choice is by log-likelihood of an option after a question that was read at
-full depth.
+holes that its own choices lead to. `first-N` runs the first layers and the last three. `random` leaves out what hybrid
+leaves out, at its rates. Intervals are of differences between sequences, by bootstrap. Multiple choice is by
+log-likelihood of an option after a question that was read at full depth.
 
-`python -m benchmarks.pareto [quality] [choice] [cost]` runs those parts, all unless given; parts that were not run keep
-their figures in benchmarks/out/.
+`python -m benchmarks.pareto [quality] [stored] [choice] [cost]` runs those parts, all unless given; parts that were not
+run keep their figures in benchmarks/out/.
 """
 
 import argparse
@@ -19,7 +18,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +38,7 @@ from shoal.gated_llm.train.cohort import Cohort, Replay, answers
 from shoal.gated_llm.train.samples import Sample, read_prompts, text_samples
 from shoal.gated_llm.weights import DEFAULT_MODEL, locate
 
-PLAN_DEPTHS, FIRST = (29.25, 28.5, 27.75), (28,)
+PLAN_DEPTHS, STORED_DEPTHS, FIRST = (29.25, 28.5, 27.75), (26, 22, 18), (28,)
 LOSSES = (0.01, 0.03, 0.1)
 REST, ROUNDS, STRAPS = 64, 150, 1000
 SETS = {
@@ -109,7 +107,6 @@ def policies(bench: Bench) -> Iterator[tuple[str, Make]]:
         yield f"first {n}", lambda _, order=order, budget=budget: new_gating("plan", order, budget)  # type: ignore[misc]
     for depth in PLAN_DEPTHS:
         yield "plan", bench.chooser("plan", dropped=plan.point_for(depth))
-        yield "plan, stored", bench.chooser("plan", dropped=plan.point_for(depth), store=True)
     for point in bench.rules.points:
         names = list(point.rule.levels[0].bounds)
         alone = point.policy == "signals" and len(names) == 1
@@ -164,15 +161,6 @@ def quality(bench: Bench, count: int) -> dict[str, Any]:
         for (name, a), (other, b) in zip(replays[1:], replays[:-1], strict=True)
         if (other, name) == ("hybrid", "random")
     ]
-    stored = [
-        {
-            "depth": f"{a.depth.mean():.2f}",
-            "nats": interval(b.nll - a.nll, owners),
-            "KL": interval(b.kl - a.kl, owners),
-        }
-        for (name, a), (other, b) in pairwise(replays)
-        if (name, other) == ("plan", "plan, stored")
-    ]
     by_plan = sorted((r["depth"], r["nats"]) for r in rows if r["policy"] in ("full", "plan"))
     for row in rows:
         if row["policy"] not in ("full", "plan"):
@@ -180,10 +168,30 @@ def quality(bench: Bench, count: int) -> dict[str, Any]:
     return {
         "pareto": [{**row, "plan at that depth": row.get("plan at that depth", "")} for row in rows],
         "hybrid less random, per token": paired,
-        "plan that stores skipped keys and values less plan with holes, per token": stored,
         "tokens": {"text": int(text.sum()), "chat": int((~text).sum())},
         "sequences": int(owners.max()) + 1,
     }
+
+
+def stored(bench: Bench, count: int) -> dict[str, Any]:
+    """The plan with keys and values of skipped attention kept, against the plan with holes in their place."""
+    cohort = Cohort(bench.kernel, sequences(bench, count))
+    owners = np.array([i for _, i in cohort.places])
+    rows = []
+    for depth in STORED_DEPTHS:
+        dropped = bench.plan.point_for(depth)
+        holes, kept = (cohort.replay(bench.chooser("plan", dropped=dropped, store=store)) for store in (False, True))
+        rows.append(
+            {
+                "depth": bench.plan.depth_at(dropped),
+                "attention branches skipped": sum(p.drop[0] == "attention" for p in bench.plan.points[:dropped]),
+                "nats with holes": round(float((holes.nll - cohort.nll).mean()), 4),
+                "stored less holes, nats": interval(kept.nll - holes.nll, owners),
+                "stored less holes, KL": interval(kept.kl - holes.kl, owners),
+            }
+        )
+        print(rows[-1], flush=True)
+    return {"skipped keys and values stored": rows}
 
 
 def operating(bench: Bench, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -349,7 +357,7 @@ def draw_picture(rows: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["quality", "choice", "cost"])
+    parser.add_argument("parts", nargs="*", default=["quality", "stored", "choice", "cost"])
     parser.add_argument("--sequences", type=int, default=20, help="of text, and as many chats")
     parser.add_argument("--rules", type=Path, default=None, help="thresholds other than those that ship")
     parser.add_argument("--items", type=int, default=300, help="of each multiple-choice set")
@@ -358,8 +366,8 @@ def main() -> None:
     parts: dict[str, Any] = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
     bench = Bench.load(chosen.rules)
     for part in chosen.parts:
-        made = {"quality": lambda: quality(bench, chosen.sequences), "choice": lambda: choice(bench, chosen.items),
-                "cost": lambda: cost(bench)}[part]()  # fmt: skip
+        made = {"quality": lambda: quality(bench, chosen.sequences), "stored": lambda: stored(bench, chosen.sequences),
+                "choice": lambda: choice(bench, chosen.items), "cost": lambda: cost(bench)}[part]()  # fmt: skip
         parts |= made
         OUT.mkdir(exist_ok=True)
         kept.write_text(json.dumps(parts), "utf-8")

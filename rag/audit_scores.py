@@ -65,6 +65,12 @@ class ScoreFile:
                 progress(done, len(keys))
         return [known[key] for key in keys]
 
+    def known(self, texts: Sequence[str]) -> list[float | None]:
+        """Scores of the texts as far as they were asked for before, in their order."""
+        keys = [self._key(text) for text in texts]
+        found = self._known(keys)
+        return [found.get(key) for key in keys]
+
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()

@@ -22,6 +22,7 @@ def _whole(text: str) -> str:
 
 
 MOST_ANSWERS = 8  # of one request
+MOST_LEVELS = 64  # of objects and arrays in a schema
 Text = Annotated[str, AfterValidator(_whole)]
 Name = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_whole)]
 
@@ -64,11 +65,21 @@ class CacheOptions(Body):
     sampled: bool = False
 
 
+def _shallow(schema: dict[str, Any]) -> dict[str, Any]:
+    level: list[Any] = [schema]
+    for _ in range(MOST_LEVELS):
+        inner = [each for value in level for each in (value.values() if isinstance(value, dict) else value)]
+        level = [each for each in inner if isinstance(each, dict | list)]
+    if level:
+        raise ValueError(f"a schema may have at most {MOST_LEVELS} levels")
+    return schema
+
+
 class JsonSchema(Body):
     """OpenAI's wrapper around a JSON schema; `strict` makes no difference: an answer is always held to it."""
 
     name: Name
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    schema_: Annotated[dict[str, Any], AfterValidator(_shallow)] | None = Field(default=None, alias="schema")
     strict: bool | None = None
 
 

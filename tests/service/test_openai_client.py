@@ -7,6 +7,9 @@ import openai
 import pytest
 
 ASK = {"model": "shoal", "messages": [{"role": "user", "content": "why is the sky blue"}]}
+NESTED: dict = {}
+for _ in range(400):
+    NESTED = {"properties": {"a": NESTED}}
 
 
 def test_chat_gives_text_usage_trace_and_headers(live):
@@ -180,6 +183,12 @@ def test_models(live):
             openai.BadRequestError,
             "invalid_request",
             "response_format.json_schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": NESTED}}},
+            openai.BadRequestError,
+            "invalid_type",
+            "response_format.json_schema.schema",
         ),
         ({"extra_body": {"max_depth": 999}}, openai.BadRequestError, "invalid_max_depth", "max_depth"),
         ({"extra_body": {"max_depth": 1.0}}, openai.BadRequestError, "invalid_type", "max_depth"),

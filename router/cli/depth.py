@@ -43,6 +43,9 @@ def calibrate(
     model: Model = None,
     budget_quality: Annotated[str, typer.Option(help="Likelihood that may be lost; what that buys is said.")] = "0.3%",
     min_share: Annotated[float, typer.Option(min=0.1, max=1.0, help="Go down to this share of the layers.")] = 0.5,
+    signals: Annotated[
+        bool, typer.Option("--signals", help="Then fit the thresholds by which depth is chosen token by token.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Find out which branches of a model cost least to leave out, and keep the plan beside the model.
@@ -56,13 +59,16 @@ def calibrate(
     from ...gated_llm.weights import locate
 
     quality = _share(budget_quality)
+    if signals and prompts is None:
+        raise typer.BadParameter("--signals needs --prompts: thresholds are fitted on the model's own answers too.")
     settings = load_settings(model=model)
     folder = locate(settings.model, home=settings.home)
     progress_file, path = folder / "calibration.json", folder / "plan.json"
+    text, asked = data.read_text("utf-8", errors="replace"), read_prompts(prompts, 200) if prompts else []
     plan = run(
         folder,
-        text=data.read_text("utf-8", errors="replace"),
-        prompts=read_prompts(prompts, 200) if prompts else [],
+        text=text,
+        prompts=asked,
         quality=quality,
         min_share=min_share,
         progress_file=progress_file,
@@ -70,10 +76,12 @@ def calibrate(
     )
     plan.write(path)
     progress_file.unlink(missing_ok=True)
+    rules = _fit_signals(folder, text, asked) if signals else None
     if json:
         print_json(
             {
                 "plan": str(path),
+                "signals": None if rules is None else str(rules),
                 "points": len(plan.points),
                 "min_depth": plan.min_depth,
                 "total": plan.total,
@@ -84,6 +92,20 @@ def calibrate(
         )
     else:
         note(f"{len(plan.points)} points down to depth {plan.min_depth:g} in {path}")
+
+
+def _fit_signals(folder: Path, text: str, prompts: list[str]) -> Path | None:
+    """Thresholds for the plan that lies in `folder`, written beside it; None where no token could do with less."""
+    from ...gated_llm.train.signals import calibrate_signals
+
+    path = folder / "signals.json"
+    rules = calibrate_signals(folder, text=text, prompts=prompts, say=note)
+    if not rules.points:
+        note("no signal tells which tokens can do with less: no thresholds were written")
+        return None
+    rules.write(path)
+    note(f"thresholds in {path}: policy signals or hybrid uses them")
+    return path
 
 
 def _share(text: str) -> float:

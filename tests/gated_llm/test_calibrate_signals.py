@@ -1,10 +1,14 @@
 """Calibration of thresholds on a tiny checkpoint, and replays that must equal decoding one by one."""
 
+import json
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import save_file
 
 from shoal.gated_llm.checkpoint import fingerprint, read_tensors
 from shoal.gated_llm.config import DecoderConfig
@@ -73,3 +77,25 @@ def test_thresholds_for_a_tiny_model(folder: Path, tmp_path: Path) -> None:
     for point in back.points:
         assert set(point.depth) == {"chat", "scoring"}
         assert all(depth <= 8 for depth in point.depth.values())
+
+
+def test_one_command_makes_plan_and_thresholds(
+    folder: Path, tmp_path: Path, shoal: Callable[..., tuple[int, str, str]]
+) -> None:
+    own = shutil.copytree(folder, tmp_path / "model")
+    tensors = {name: tensor.clone() for name, tensor in read_tensors(folder).items()}
+    for layer in (2, 3, 4):  # branches that may leave
+        tensors[f"model.layers.{layer}.mlp.down_proj.weight"] *= 1e-4
+        tensors[f"model.layers.{layer}.self_attn.o_proj.weight"] *= 1e-4
+    save_file(tensors, own / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "text.txt").write_text("The harbour was quiet, and nobody spoke of the storm of the night. " * 25)
+    asked = ["gates", "calibrate", "--model", str(own), "--data", "text.txt", "--min-share", "0.9", "--signals"]
+    code, _, said = shoal(*asked)
+    assert (code, "--prompts" in said) == (2, True)
+    (tmp_path / "asked.txt").write_text("\n".join(f"Say something about {word}." for word in ("boats", "rain") * 2))
+    code, printed, said = shoal(*asked, "--prompts", "asked.txt", "--json")
+    assert code == 0, said
+    made = json.loads(printed)
+    model = fingerprint(tensors)
+    assert Plan.read(Path(made["plan"]), model_fingerprint=model).points
+    assert Rules.read(Path(made["signals"]), model_fingerprint=model).points

@@ -1,0 +1,187 @@
+"""Audit of a knowledge base of 2,000 documents in two languages, with noise in it: time, size and recall.
+
+    python -m benchmarks.audit [--home FOLDER] [--minutes M] [--limit L ...]
+
+XQuAD (both languages), CMRC 2018 dev, WikiText-2 and StackFAQ, and noise: random characters, shuffled words, encoded
+bytes, logs. Recall is asked with XQuAD's and CMRC's own questions, which nothing was fitted on. Each limit is an audit
+of a fresh copy of the same knowledge base; scores are shared. Stopped after M minutes, the next run goes on.
+"""
+
+import argparse
+import base64
+import json
+import os
+import platform
+import random
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from shoal import KnowledgeBase
+from shoal.rag.audit_recall import Asked
+from shoal.router.audit_page import audit_page
+from shoal.router.reading_ease import predicted
+
+from .retrieval import DATA, OUT, squad
+
+LIMITS = (0.1, 0.25, 0.65)
+ASKED = 100  # questions of each set
+Texts = dict[str, str]
+
+
+class OutOfTime(Exception):
+    """The minutes given are over; what was scored is kept."""
+
+
+def wikitext(count: int) -> Texts:
+    """Paragraphs of WikiText-2's validation text."""
+    path = next((DATA / "wikitext2").glob("*valid*"))
+    lines = [line.strip() for line in path.read_text("utf-8").splitlines() if len(line) > 200]
+    return {f"wikitext/{i}.txt": line for i, line in enumerate(random.Random(0).sample(lines, count))}
+
+
+def faqs() -> Texts:
+    """Questions with their answers."""
+    pairs = json.loads((DATA / "stackfaq/stackExchange-FAQ.json").read_text("utf-8"))["root"]["qapair"]
+    return {f"stackfaq/{i}.txt": "\n\n".join([pair["question"], *pair["answer"]]) for i, pair in enumerate(pairs)}
+
+
+def noise(words: Sequence[str], han: str, count: int) -> Texts:
+    """What crawls and exports leave behind: no question is answered by any of it."""
+    draw = random.Random(0)
+
+    def one(kind: int) -> str:
+        if kind == 0:
+            return "".join(draw.choice("abcdefghijklmnopqrstuvwxyz0123456789 -_/.") for _ in range(400))
+        if kind == 1:
+            return " ".join(draw.choice(words) for _ in range(90)) + "."
+        if kind == 2:
+            return base64.b64encode(draw.randbytes(300)).decode()
+        if kind == 3:
+            return "".join(draw.choice(han) for _ in range(200)) + "。"
+        return "\n".join(
+            f"2026-0{draw.randint(1, 9)}-1{draw.randint(0, 9)} 0{draw.randint(0, 9)}:{draw.randint(10, 59)} "
+            f"[{draw.choice(('INFO', 'WARN', 'DEBUG'))}] {draw.randrange(16**12):012x} GET /{draw.randrange(16**8):08x}"
+            for _ in range(8)
+        )
+
+    return {f"noise/{i}.txt": one(i % 5) for i in range(count)}
+
+
+def corpus() -> tuple[Texts, list[Asked]]:
+    """({document name: text}, questions)."""
+    texts: Texts = {}
+    asked: list[Asked] = []
+    draw = random.Random(0)
+    for name, path, most in (
+        ("xquad-en", "xquad/xquad.en.json", 240),
+        ("xquad-zh", "xquad/xquad.zh.json", 240),
+        ("cmrc", "cmrc2018/cmrc2018_dev.json", 500),
+    ):
+        passages, questions = squad(DATA / path)
+        kept = dict(list(passages.items())[:most])
+        texts |= {f"{name}/{key}.txt": text for key, text in kept.items()}
+        mine = [Asked(question=q, answers=answers) for q, key, answers in questions if key in kept]
+        asked += draw.sample(mine, ASKED)
+    texts |= wikitext(500) | faqs()
+    words = sorted({word for key, text in texts.items() if key.startswith("xquad-en") for word in text.split()})
+    han = "".join(sorted({char for key, text in texts.items() if "zh" in key for char in text if "一" <= char <= "龥"}))
+    texts |= noise(words, han, 500)
+    return texts, asked
+
+
+def one_audit(base: Path, home: Path, limit: float, score: Any, asked: list[Asked], ends: float) -> dict[str, Any]:
+    """The audit of a copy of the knowledge base at a limit; a copy half done is gone on with."""
+    folder = home / f"kb-{limit:g}"
+    if not folder.exists():
+        shutil.copytree(base, home / "copying", dirs_exist_ok=True)
+        (home / "copying").rename(folder)
+    shared, own = home / "scores.sqlite", folder / "audit" / "scores.sqlite"
+    own.parent.mkdir(exist_ok=True)
+    if shared.exists() and not own.exists():
+        shutil.copy(shared, own)
+
+    def progress(what: str, done: float, total: float) -> None:
+        print(f"\r{limit:g} {what} {done:g}/{total:g}    ", end="", flush=True)
+        if time.monotonic() > ends:
+            raise OutOfTime
+
+    with KnowledgeBase.open(folder) as kb:
+        report = kb.audit(score, asked, limit=limit, progress=progress)
+    shutil.copy(own, shared)
+    (home / f"report-{limit:g}.html").write_text(audit_page(report, "./kb"), "utf-8")
+    (home / f"report-{limit:g}.json").write_text(json.dumps(report), "utf-8")
+    return report
+
+
+def row_of(report: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a report that the table shows."""
+    size, recall = report["size"], report["recall"]
+    noisy = next(row for row in report["depth"]["by_source"] if row["name"] == "noise/")
+    quiet = [row for row in report["depth"]["by_source"] if row["name"] != "noise/"]
+    return {
+        "limit": report["limit"],
+        "documents": report["documents"]["all"],
+        "hard": report["documents"]["split"],
+        "passages before": size["before"]["passages"],
+        "passages after": size["after"]["passages"],
+        "characters": round(size["after"]["characters"] / size["before"]["characters"] - 1, 4),
+        "recall@5 before": recall["before"],
+        "recall@5 after": recall["after"],
+        "noise hard": round(noisy["hard"] / noisy["documents"], 4),
+        "rest hard": round(sum(r["hard"] for r in quiet) / sum(r["documents"] for r in quiet), 4),
+        "seconds of the last run": report["seconds"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--home", type=Path, default=OUT / "audit", help="where knowledge bases and scores are kept")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--limit", type=float, nargs="*", default=list(LIMITS))
+    given = parser.parse_args()
+    ends = time.monotonic() + 60 * given.minutes
+    home: Path = given.home
+    home.mkdir(parents=True, exist_ok=True)
+    texts, asked = corpus()
+    base = home / "base"
+    if not (base / "done").exists():
+        with KnowledgeBase.open(base) as kb:
+            for done, (name, text) in enumerate(texts.items()):
+                kb.add_text(text, name)
+                if done % 100 == 0:
+                    print(f"\radded {done} of {len(texts)}", end="", flush=True)
+                if time.monotonic() > ends:
+                    raise OutOfTime
+        (base / "done").touch()
+    print(f"\n{len(texts)} documents, {len(asked)} questions")
+    if not given.limit:
+        return
+    score = predicted()
+    rows = [row_of(one_audit(base, home, limit, score, asked, ends)) for limit in given.limit]
+    print()
+    for row in rows:
+        print("  ".join(f"{key} {value}" for key, value in row.items()))
+    record = {
+        "title": "Audit of a knowledge base",
+        "command": "python -m benchmarks.audit",
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "threads": os.environ.get("OMP_NUM_THREADS", "default"),
+        "seed": 0,
+        "date": date.today().isoformat(),
+        "scorer": score.fingerprint,
+        "rows": rows,
+    }
+    (OUT / "audit.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except OutOfTime:
+        print("\nout of time: run again to go on")
+        sys.exit(75)

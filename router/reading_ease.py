@@ -1,0 +1,54 @@
+"""The depth scores an audit asks for: of texts by themselves, calibrated, high = easy (A3, A5).
+
+`read` has the gated model read every text, twice, whole and skimmed; `predicted` asks the light predictor that was
+distilled from that, at the speed of ingest and without a model. Both are on the one scale of `rag.depth`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..gated_llm import GatedLLM
+    from ..rag import DepthScore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    skim: Any
+    fingerprint: str
+
+    def __call__(self, texts: Sequence[str], /) -> list[float]:
+        from ..rag.depth import default_depth_model, language_of
+
+        scale = default_depth_model()
+        return [
+            scale.calibrated(raw, language_of(text)) for text, raw in zip(texts, self.skim(list(texts)), strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Predicted:
+    depths: Any
+    fingerprint: str
+
+    def __call__(self, texts: Sequence[str], /) -> list[float]:
+        return [one.score for one in self.depths.judge(texts)]
+
+
+def read(llm: "GatedLLM") -> "DepthScore":
+    """By the model itself; raises GatedError for one without a calibrated plan."""
+    from ..gated_llm.skim import Skim
+
+    skim = Skim(llm)
+    return _Read(skim=skim, fingerprint=f"read:{skim.fingerprint}")
+
+
+def predicted() -> "DepthScore":
+    """By the predictor that ships, for the default model."""
+    from ..rag.depth import Depths
+    from ..rag.reading import default_reader
+
+    depths = Depths(default_reader(), folder=Path())
+    return _Predicted(depths=depths, fingerprint=f"predicted:{depths.fingerprint}")

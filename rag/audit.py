@@ -27,7 +27,7 @@ from .embed import Embedder
 from .errors import RagError
 from .ingest import encode, passage_text
 from .reading import Reader
-from .store import Store
+from .store import Encoded, Store
 
 LIMIT = 0.65  # calibrated depth score below which a text is hard (A3)
 UNIT = 48  # rough tokens of an atomic unit at most
@@ -189,7 +189,8 @@ class Audit:
         placed, back = self.store.placed(), self.store.restored()
         done, total = 0, self.store.counts()[0]
         for batch in _batches(self._documents()):
-            ready, aside = [], {}
+            ready: list[tuple[Document, list[Encoded]]] = []
+            aside: dict[str, float] = {}
             for document in batch:
                 splitter = self.units if document.doc_id in hard else self.splitter
                 chunks = splitter.split(document.text, document.doc_id)

@@ -1,31 +1,35 @@
-"""Files to documents: text, Markdown, HTML, PDF, JSON lines and CSV, each to plain text that spans can point into.
+"""Files to documents: text, Markdown, HTML, PDF, Word, JSON lines and CSV, each to plain text for spans to point into.
 
 A text or Markdown file's text is the file's, character for character; a row of JSONL or CSV is a document of its own.
 Knows nothing of chunks or indexes. Raises DocumentError for what cannot be read (A1).
 """
 
 import codecs
-import csv
 import hashlib
 import html.parser
-import io
 import json
-import logging
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from dataclasses import field as data_field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from .errors import DocumentError, need
+from .errors import DocumentError
+from .office import docx_text, pdf_text
+from .rows import Report, json_lines, refuse, table
 
-MAX_BYTES = 128 * 1024 * 1024
+MAX_BYTES = 128 * 1024 * 1024  # of a file
+MAX_CHARS = 8 * 1024 * 1024  # of one document, some 2,000 pages; a table or JSONL may hold many
 TEXT_FIELDS = ("text", "content", "body", "passage", "context")
 _ID_FIELDS = ("id", "doc_id", "_id")
-_SUFFIXES = {
+Kind = Literal["text", "html", "pdf", "docx", "jsonl", "csv", "tsv"]
+_SUFFIXES: dict[str, Kind] = {
     ".txt": "text", ".text": "text", ".md": "text", ".markdown": "text", ".rst": "text",
-    ".html": "html", ".htm": "html", ".pdf": "pdf", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv",
+    ".html": "html", ".htm": "html", ".pdf": "pdf", ".docx": "docx", ".docm": "docx",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv",
 }  # fmt: skip
 
 
@@ -44,7 +48,9 @@ class Document:
         if not self.doc_id or len(self.doc_id) > 1024:
             raise DocumentError("a document needs an id of 1 to 1024 characters")
         if not self.text.strip():
-            raise DocumentError(f"{self.doc_id}: no text in it")
+            raise DocumentError(f"{self.doc_id:.80}: no text in it")
+        if len(self.text) > MAX_CHARS:
+            raise DocumentError(f"a text of {len(self.text):,} characters; the limit is {MAX_CHARS:,}: split it")
         for name in ("doc_id", "text", "title", "source"):  # lone surrogates cannot be stored
             object.__setattr__(self, name, re.sub("[\ud800-\udfff]", "\ufffd", getattr(self, name)))
 
@@ -58,7 +64,8 @@ class Document:
 def find_files(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
     """(file, folder its name is told from), in a fixed order; hidden files and unknown suffixes are left out.
 
-    A file named by itself is always given, whatever its suffix. A pattern such as `docs/*.md` is expanded.
+    A file named by itself is always given, whatever its suffix. A pattern such as `docs/*.md` is expanded. Links to
+    folders are followed, each folder once. A folder that cannot be listed is given as if it were a file.
     """
     for path in paths:
         if any(mark in str(path) for mark in "*?[") and not path.exists():
@@ -66,41 +73,68 @@ def find_files(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
             found = sorted(root.glob(str(path.relative_to(path.anchor) if path.anchor else path)))
             yield from find_files(found)
         elif path.is_dir():
-            for file in sorted(path.rglob("*")):
-                hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-                if file.suffix.lower() in _SUFFIXES and file.is_file() and not hidden:
-                    yield file, path
+            yield from ((file, path) for file in _walk(path, set()))
         else:
             yield path, path.parent
 
 
-def read_file(path: Path, name: str) -> Iterator[Document]:
-    """The documents of a file, called `name`, or `name#key` for rows. Raises DocumentError saying what is wrong."""
+def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise DocumentError(f"{size:,} bytes; the limit is {MAX_BYTES:,}: split the file")
+        known = folder.stat()
+        entries = sorted(folder.iterdir())
+    except OSError:
+        yield folder  # reading it will say why not
+        return
+    if (known.st_dev, known.st_ino) in seen:
+        return
+    seen.add((known.st_dev, known.st_ino))
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _walk(entry, seen)
+        elif entry.suffix.lower() in _SUFFIXES and (entry.is_file() or entry.is_symlink()):
+            yield entry
+
+
+def read_file(path: Path, name: str, report: Report = refuse) -> Iterator[Document]:
+    """The documents of a file, called `name`, or `name#key` for rows. Raises DocumentError saying what is wrong.
+
+    `report` hears of each row that cannot be read, and the others are given; without it such a row is an error.
+    """
+    try:
+        about = path.stat()
+        if stat.S_ISDIR(about.st_mode):
+            os.listdir(path)
+        if not stat.S_ISREG(about.st_mode):
+            raise DocumentError("not a file: a folder, pipe or device")
+        if about.st_size > MAX_BYTES:
+            raise DocumentError(f"{about.st_size:,} bytes; the limit is {MAX_BYTES:,}: split the file")
         data = path.read_bytes()
     except OSError as error:
         raise DocumentError(f"cannot be read: {error.strerror or error}") from error
+    yield from read_bytes(data, name, _SUFFIXES.get(path.suffix.lower(), "text"), os.path.realpath(path), report)
+
+
+def read_bytes(data: bytes, name: str, kind: Kind, source: str = "", report: Report = refuse) -> Iterator[Document]:
+    """The documents in what a file of that kind holds; see `read_file`. PDF and Word are known by how they begin."""
     if not data.strip():
         raise DocumentError("the file is empty")
-    kind = "pdf" if data.startswith(b"%PDF-") else _SUFFIXES.get(path.suffix.lower(), "text")
-    source = str(path.resolve())
-    if kind == "pdf":
-        text, title = _pdf(data)
-        yield Document(doc_id=name, text=text, title=title, source=source)
-        return
-    text = decode(data)
-    if kind == "jsonl":
-        yield from _rows(_json_lines(text), name, source)
-    elif kind == "csv":
-        yield from _rows(_table(text, "\t" if path.suffix.lower() == ".tsv" else ","), name, source)
-    elif kind == "html":
-        text, title = html_text(text)
-        yield Document(doc_id=name, text=text, title=title, source=source)
+    if data.startswith(b"%PDF-"):
+        text, title = pdf_text(data)
+    elif data.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")) or kind == "docx":
+        text, title = docx_text(data)
+    elif kind == "pdf":
+        raise DocumentError("damaged: it does not begin as a PDF does")
     else:
-        yield Document(doc_id=name, text=text, title=_first_heading(text), source=source)
+        text, title = decode(data), ""
+    if kind in ("jsonl", "csv", "tsv"):
+        rows = json_lines(text, report) if kind == "jsonl" else table(text, "\t" if kind == "tsv" else ",", report)
+        yield from _documents(rows, name, source)
+        return
+    if kind == "html":
+        text, title = html_text(text)
+    yield Document(doc_id=name, text=text, title=title or _first_heading(text), source=source)
 
 
 def decode(data: bytes) -> str:
@@ -192,42 +226,7 @@ def html_text(markup: str) -> tuple[str, str]:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip(), " ".join(parser.title.split())
 
 
-def _pdf(data: bytes) -> tuple[str, str]:
-    pypdf = need("pypdf", "rag")
-    logging.getLogger("pypdf").setLevel(logging.ERROR)
-    try:
-        reader = pypdf.PdfReader(io.BytesIO(data))
-        pages = [page.extract_text() or "" for page in reader.pages]
-        title = str((reader.metadata or {}).get("/Title") or "")
-    except Exception as error:  # pypdf raises many kinds on damaged files
-        raise DocumentError(f"damaged or locked PDF ({type(error).__name__})") from error
-    text = "\n\n".join(page.strip() for page in pages if page.strip())
-    if not text:
-        raise DocumentError("a PDF without text (scanned pages?): run OCR on it first")
-    return text, title.strip()
-
-
-def _json_lines(text: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DocumentError(f"line {number} is not JSON: {error.msg}") from error
-        yield row if isinstance(row, dict) else {"text": row if isinstance(row, str) else json.dumps(row)}
-
-
-def _table(text: str, delimiter: str) -> Iterator[dict[str, Any]]:
-    try:
-        rows = csv.DictReader(io.StringIO(text), delimiter=delimiter, strict=True)
-        for row in rows:
-            yield {key: value for key, value in row.items() if key and isinstance(value, str)}
-    except csv.Error as error:
-        raise DocumentError(f"line {rows.line_num} is not a table row: {error}") from error
-
-
-def _rows(rows: Iterable[dict[str, Any]], name: str, source: str) -> Iterator[Document]:
+def _documents(rows: Iterable[dict[str, Any]], name: str, source: str) -> Iterator[Document]:
     """A row's text is its text field, or all its fields as "name: value" lines when it has none or several."""
     count = 0
     for number, row in enumerate(rows, 1):

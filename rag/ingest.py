@@ -4,19 +4,21 @@ Knows nothing of questions.
 """
 
 import hashlib
+import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
 from .chunk import Chunk, Splitter
-from .document import Document, read_file
+from .document import Document, Kind, read_bytes, read_file
 from .embed import Embedder
 from .reading import Reader, Reading
 from .store import Encoded, Row, Store
 
 _BATCH = 256  # chunks embedded and committed together
+_WRONG = 20  # bad rows of a file that are told one by one
 _KEPT = 4096  # readings kept in memory
 
 
@@ -52,20 +54,27 @@ def settings_of(embed: Embedder, splitter: Splitter, reader: Reader) -> dict[str
 
 
 def encode(document: Document, chunks: Sequence[Chunk], embed: Embedder, reader: Reader) -> list[Encoded]:
-    """The chunks with their vectors and readings."""
-    above = [_above(document.title, chunk.heading, chunk.text) for chunk in chunks]
-    vectors = embed([passage_text(document.title, chunk) for chunk in chunks])
-    readings = reader.read([(top, chunk.text) for top, chunk in zip(above, chunks, strict=True)])
-    return [
-        Encoded(chunk=chunk, vector=vector, reading=reading.pack())
-        for chunk, vector, reading in zip(chunks, vectors, readings, strict=True)
-    ]
+    """The chunks with their vectors and readings; some at a time, as readings are large before they are packed."""
+    out: list[Encoded] = []
+    for start in range(0, len(chunks), _BATCH):
+        part = chunks[start : start + _BATCH]
+        vectors = embed([passage_text(document.title, chunk) for chunk in part])
+        readings = reader.read([(_above(document.title, chunk.heading, chunk.text), chunk.text) for chunk in part])
+        out += [
+            Encoded(chunk=chunk, vector=vector, reading=reading.pack())
+            for chunk, vector, reading in zip(part, vectors, readings, strict=True)
+        ]
+    return out
 
 
 def passage_text(title: str, chunk: Chunk) -> str:
     """The passage with what stands above it: title and headings."""
     top = _above(title, chunk.heading, chunk.text)
     return f"{top}\n{chunk.text}" if top else chunk.text
+
+
+def _labelled(documents: Iterable[Document], labels: tuple[str, ...]) -> list[Document]:
+    return [replace(one, labels=tuple(dict.fromkeys((*labels, *one.labels)))) if labels else one for one in documents]
 
 
 def _above(title: str, heading: str, text: str) -> str:
@@ -112,21 +121,29 @@ class Ingest:
     def _count(self, what: str, number: int = 1) -> None:
         self._done = replace(self._done, **{what: getattr(self._done, what) + number})
 
-    def file(self, file: Path, root: Path, labels: tuple[str, ...]) -> None:
-        """Read a file and put its documents in; those it no longer holds go. Raises DocumentError."""
-        earlier = self._store.sources(str(file.resolve()))
-        found = [
-            replace(one, labels=tuple(dict.fromkeys((*labels, *one.labels)))) if labels else one
-            for one in read_file(file, self._name(file, root, earlier))
-        ]
-        self._gone += sorted(set(earlier) - {document.doc_id for document in found})
+    def file(self, file: Path, root: Path, labels: tuple[str, ...]) -> list[str]:
+        """Read a file and put its documents in; those it no longer holds go. Gives what was wrong with single rows.
+
+        Raises DocumentError. While a row cannot be read, what came from the file before stays: it may be that row.
+        """
+        earlier, wrong = self._store.sources(os.path.realpath(file)), list[str]()
+        found = _labelled(read_file(file, self._name(file, root, earlier), wrong.append), labels)
+        if not wrong:
+            self._gone += sorted(set(earlier) - {document.doc_id for document in found})
         self.put(found)
+        return wrong if len(wrong) <= _WRONG else [*wrong[:_WRONG], f"and {len(wrong) - _WRONG} more rows"]
+
+    def data(self, data: bytes, name: str, kind: Kind, labels: tuple[str, ...]) -> list[str]:
+        """Put in what a file of that kind would hold; otherwise as `file`, but nothing goes."""
+        wrong: list[str] = []
+        self.put(_labelled(read_bytes(data, name, kind, report=wrong.append), labels))
+        return wrong if len(wrong) <= _WRONG else [*wrong[:_WRONG], f"and {len(wrong) - _WRONG} more rows"]
 
     def _name(self, file: Path, root: Path, earlier: list[str]) -> str:
         """The file's name below the folder given; a hash of its place is added when another file has that name."""
         if earlier:
             return earlier[0].partition("#")[0]
-        relative, source = file.relative_to(root).as_posix(), str(file.resolve())
+        relative, source = file.relative_to(root).as_posix(), os.path.realpath(file)
         waiting = {doc_id.partition("#")[0]: document.source for doc_id, (document, _) in self._waiting.items()}
         owner = waiting.get(relative) or self._store.source_of(relative)
         free = owner is None or owner == source

@@ -17,9 +17,9 @@ from .audit import LIMIT, Audit
 from .audit_recall import Asked, K
 from .audit_scores import DepthScore
 from .chunk import Span, Splitter
-from .document import Document, find_files
+from .document import Document, Kind, find_files
 from .embed import Embedder, default_embedder
-from .errors import DocumentError, IndexMismatchError, RagError
+from .errors import DocumentError, IndexMismatchError, MissingExtraError, RagError
 from .extract import THRESHOLD, Extracted, Extractor, Passage, factual
 from .fuse import Context, Dropped, fuse
 from .index import DenseIndex
@@ -148,8 +148,8 @@ class KnowledgeBase:
         work = Ingest(self._store, self._splitter, self.embed, self._reader)
         for done, (file, root) in enumerate(files, 1):
             try:
-                work.file(file, root, tuple(labels))
-            except DocumentError as error:
+                skipped += [Skipped(path=str(file), reason=one) for one in work.file(file, root, tuple(labels))]
+            except (DocumentError, MissingExtraError) as error:
                 skipped.append(Skipped(path=str(file), reason=str(error)))
             if progress:
                 progress(done, len(files), str(file))
@@ -166,6 +166,14 @@ class KnowledgeBase:
         work.put([document])
         work.flush()
         return work.report()
+
+    def add_data(self, data: bytes, name: str, *, kind: Kind = "text", labels: Sequence[str] = ()) -> AddReport:
+        """Put in what a file of that kind would hold, as from standard input, under a name. Raises DocumentError."""
+        work = Ingest(self._store, self._splitter, self.embed, self._reader)
+        wrong = work.data(data, name, kind, tuple(labels))
+        work.flush()
+        self._save()
+        return work.report([Skipped(path=name, reason=reason) for reason in wrong])
 
     def delete(self, doc_id: str) -> bool:
         """Take a document out; False when there was none of that name."""

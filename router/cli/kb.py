@@ -1,10 +1,11 @@
 """`shoal kb`: put documents into the knowledge base, search it, take them out."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,7 +16,7 @@ from .output import note, out, print_json, progress_bar
 if TYPE_CHECKING:
     from ...rag import KnowledgeBase
 
-kb = typer.Typer(help="Knowledge base: add, search, list, delete.", no_args_is_help=True)
+kb = typer.Typer(help="Knowledge base: add, search, list, delete, audit, restore.", no_args_is_help=True)
 Folder = Annotated[Path | None, typer.Option("--kb", help="Folder of the knowledge base.")]
 
 
@@ -36,13 +37,26 @@ def opened(folder: Path | None) -> Iterator["KnowledgeBase"]:
 
 @kb.command()
 def add(
-    paths: Annotated[list[Path], typer.Argument(help="Files or folders: text, Markdown, HTML, PDF, JSONL, CSV.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Files, folders or patterns: text, Markdown, HTML, PDF, Word, JSONL, CSV; - reads stdin."),
+    ],
     folder: Folder = None,
+    name: Annotated[str, typer.Option(help="What standard input is called.")] = "stdin",
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Standard input is JSON lines, a document each.")] = False,
+    label: Annotated[list[str] | None, typer.Option(help="Scenario label; may be given several times.")] = None,
     json: Json = False,
 ) -> None:
     """Add or update documents; unchanged ones cost nothing. A bad file is reported and skipped."""
+    labels = tuple(label or ())
     with opened(folder) as base, progress_bar() as progress:
-        report = base.add(paths, progress=lambda done, total, _: progress("reading documents", done, total))
+        if paths == [Path("-")]:
+            kind: Literal["jsonl", "text"] = "jsonl" if jsonl else "text"
+            report = base.add_data(sys.stdin.buffer.read(), name, kind=kind, labels=labels)
+        else:
+            report = base.add(
+                paths, labels=labels, progress=lambda done, total, _: progress("reading documents", done, total)
+            )
         size = len(base)
     for one in report.skipped:
         note(f"skipped {one.path}: {one.reason}")

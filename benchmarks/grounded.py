@@ -302,6 +302,26 @@ def by_article(setups: Sequence[Setup], asked: Sequence[Item], seen: Callable[[I
     return found
 
 
+def setups_of(chosen: argparse.Namespace) -> list[Setup]:
+    """Who answers: the bare model, and unless `raw` the adapter at every depth and width asked for."""
+    bare = Setup(name="bare model", llm=load(None, None))
+    setups = [bare]
+    if not chosen.raw:
+        plan = chosen.plan if chosen.plan.exists() else None
+        llm = load(chosen.adapter, plan, bits=8)
+        setups.append(Setup(name="adapter, full depth", llm=llm))
+        setups += [Setup(name=f"adapter, {d:g} layers", llm=llm, depth=d) for d in chosen.depths]
+        if chosen.whole:
+            middle = sorted(chosen.depths)[len(chosen.depths) // 2]
+            kept = Setup(name=f"adapter, {middle:g} layers, prompt whole", llm=llm, depth=middle, gate_prefill=False)
+            setups.append(kept)
+        setups += [
+            Setup(name=f"adapter, full depth, int{bits}", llm=load(chosen.adapter, plan, bits=bits))
+            for bits in chosen.bits
+        ]
+    return setups
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--adapter", type=Path, default=ASSETS / "smollm2-135m.grounded.safetensors")
@@ -325,21 +345,7 @@ def main() -> None:
     if chosen.questions:
         refusals = [i for k in (refusals[:150], refusals[150:]) for i in k[: chosen.questions // 4]]
         chinese = chinese[: chosen.questions // 4]
-    bare = Setup(name="bare model", llm=load(None, None))
-    setups = [bare]
-    if not chosen.raw:
-        plan = chosen.plan if chosen.plan.exists() else None
-        llm = load(chosen.adapter, plan, bits=8)
-        setups.append(Setup(name="adapter, full depth", llm=llm))
-        setups += [Setup(name=f"adapter, {d:g} layers", llm=llm, depth=d) for d in chosen.depths]
-        if chosen.whole:
-            middle = sorted(chosen.depths)[len(chosen.depths) // 2]
-            kept = Setup(name=f"adapter, {middle:g} layers, prompt whole", llm=llm, depth=middle, gate_prefill=False)
-            setups.append(kept)
-        setups += [
-            Setup(name=f"adapter, full depth, int{bits}", llm=load(chosen.adapter, plan, bits=bits))
-            for bits in chosen.bits
-        ]
+    setups = setups_of(chosen)
     quality = rows(setups, asked, refusals, chosen.gated)
     in_chinese = []
     for setup in setups[:2]:

@@ -125,14 +125,7 @@ class NativeDecoder:
         """
         rows, total = len(tokens), self.config.layers
         first, last = layers or (0, total)
-        if not 0 <= first <= last <= total or (first and states is None):
-            raise ValueError(f"layers={layers}: give two of 0 to {total} in order, and the states where first > 0.")
-        if states is not None and not (
-            states.shape == (rows, self.config.hidden) and states.dtype == np.float32 and states.flags.c_contiguous
-        ):
-            raise ValueError(f"states: give contiguous fp32 [{rows}, {self.config.hidden}].")
-        if watch is not None and not (len(watch.gaps) == len(watch.middle) == rows and 0 <= watch.layer < total):
-            raise ValueError(f"watch: make it with Watch.of(config, {rows}, layer) and a layer below {total}.")
+        self._check(rows, first, last, states, watch)
         ids, places = np.asarray(tokens, np.int32), np.asarray(positions, np.int32)
         order: dict[int, int] = {}
         owner = np.asarray([order.setdefault(id(kv), len(order)) for kv in kvs], np.int32)
@@ -164,6 +157,18 @@ class NativeDecoder:
         if failure:
             raise ValueError(f"The pass was not run: {abi.FAILURES[failure]}.")
         return logits
+
+    def _check(self, rows: int, first: int, last: int, states: NDArray[np.float32] | None, watch: Watch | None) -> None:
+        """Raises ValueError for layers, states or a watch that do not fit the pass."""
+        total, hidden = self.config.layers, self.config.hidden
+        if not 0 <= first <= last <= total or (first and states is None):
+            raise ValueError(f"layers={(first, last)}: give two of 0 to {total} in order, and states where first > 0.")
+        if states is not None and not (
+            states.shape == (rows, hidden) and states.dtype == np.float32 and states.flags.c_contiguous
+        ):
+            raise ValueError(f"states: give contiguous fp32 [{rows}, {hidden}].")
+        if watch is not None and not (len(watch.gaps) == len(watch.middle) == rows and 0 <= watch.layer < total):
+            raise ValueError(f"watch: make it with Watch.of(config, {rows}, layer) and a layer below {total}.")
 
     def weight(self, name: str, layer: int = 0) -> Tensor:
         """What the packed matrix `name` (one of `abi.MATRICES`) stands for, fp32 [out, in]."""

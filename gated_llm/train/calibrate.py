@@ -34,6 +34,7 @@ _ROUGH, _EXACT = 3, 2  # one in so many samples screens branches; one in so many
 # English in a model that knows it takes 1 to 1.3 bits a byte, Chinese in one that does not 2.6, letters at random 5.3;
 # a tokenizer made for a language packs 3 bytes and more into a token.
 _BITS_PER_BYTE, _BYTES_PER_TOKEN, _LOST = 2.0, 2.0, 0.02
+_UNITS = "kl, text and chat in nats per token against full depth, se their standard error; top1 is agreement with it"
 
 
 @torch.inference_mode()
@@ -70,14 +71,7 @@ def calibrate(
         say(f"warning: {line}")
 
     room = config.context // 2
-    text = text[: 8 * (_PREFIX + _REST) * (search + held_out)]
-    ids = tokenizer.encode_text(text)
-    texts = text_samples(ids, search + held_out, prefix=min(_PREFIX, room), rest=min(_REST, room))
-    if len(texts) < _LEAST:
-        raise GatedError(
-            f"The calibration text has {len(ids)} tokens; {_LEAST * (_PREFIX + _REST)} are the least that can be "
-            f"measured on, {(search + held_out) * (_PREFIX + _REST)} are wanted. Give more text."
-        )
+    text, ids, texts = _pieces(text, tokenizer, search + held_out, room)
     saved = _Saved(progress_file, _key(model, texts, prompts, min_share, search, held_out))
     if prompts and not saved.chats:
         say(f"answering {search + held_out} prompts at full depth")
@@ -85,13 +79,13 @@ def calibrate(
             decoder, tokenizer, prompts, search + held_out, longest_prompt=min(_PROMPT, room), rest=min(_REST, room)
         )
         saved.write()
-    searched, unseen = [], []
-    for kind, samples in (("text", texts), ("chat", saved.chats)):
-        if len(samples) < search + held_out and (kind == "text" or prompts):
+    kinds = {"text": texts} | ({"chat": saved.chats} if prompts else {})
+    for kind, samples in kinds.items():
+        if len(samples) < search + held_out:
             warn(f"{len(samples)} {kind} samples where {search + held_out} are wanted: losses are less certain.")
-        cut = len(samples) * search // (search + held_out)
-        searched += samples[:cut]
-        unseen += samples[cut:]
+    cuts = {kind: len(samples) * search // (search + held_out) for kind, samples in kinds.items()}
+    searched = [one for kind, samples in kinds.items() for one in samples[: cuts[kind]]]
+    unseen = [one for kind, samples in kinds.items() for one in samples[cuts[kind] :]]
     say(f"calibrating on {len(searched)} samples, measuring on {len(unseen)} others")
     held = Bench(decoder, unseen)
     known = _knowledge(held, text, ids, tokenizer)
@@ -99,29 +93,32 @@ def calibrate(
         warn(line)
     order = _search(decoder, searched, config, config.layers * min_share, saved, say)
     rows = measure(held, order, config.layers)
+    tokens = {name: sum(len(s.rest) for s in of) for name, of in (("search", searched), ("held_out", unseen))}
     plan = Plan.from_order(
         order,
         losses_of(rows),
         total=config.layers,
         attention_share=config.attention_share,
         model_fingerprint=model,
-        about={
-            "made": date.today().isoformat(),
-            "model": folder.name,
-            "tokens": {
-                "search": sum(len(sample.rest) for sample in searched),
-                "held_out": sum(len(sample.rest) for sample in unseen),
-            },
-            "text": known,
-            "warnings": warnings,
-            "units": "kl, text and chat in nats per token against full depth, se their standard error; top1 is "
-            "agreement with it",
-            "measured": rows,
-        },
+        about={"made": date.today().isoformat(), "model": folder.name, "tokens": tokens, "text": known}
+        | {"warnings": warnings, "units": _UNITS, "measured": rows},
     )
     dropped = plan.point_within(-math.log1p(-quality))
     say(f"within {100 * quality:g}% of likelihood: depth {plan.depth_at(dropped):g} of {plan.total}")
     return plan
+
+
+def _pieces(text: str, tokenizer: ChatTokenizer, wanted: int, room: int) -> tuple[str, list[int], list[Sample]]:
+    """As much of the text as is used, its tokens, and the samples they make. Raises GatedError for too little."""
+    text = text[: 8 * (_PREFIX + _REST) * wanted]
+    ids = tokenizer.encode_text(text)
+    texts = text_samples(ids, wanted, prefix=min(_PREFIX, room), rest=min(_REST, room))
+    if len(texts) < _LEAST:
+        raise GatedError(
+            f"The calibration text has {len(ids)} tokens; {_LEAST * (_PREFIX + _REST)} are the least that can be "
+            f"measured on, {wanted * (_PREFIX + _REST)} are wanted. Give more text."
+        )
+    return text, ids, texts
 
 
 def _search(

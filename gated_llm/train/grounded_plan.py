@@ -44,6 +44,19 @@ def samples_of(packs: Sequence[Pack], count: int, *, seed: int) -> list[Sample]:
 
 
 @torch.inference_mode()
+def _searched(
+    decoder: Decoder, samples: Sequence[Sample], config: DecoderConfig, min_depth: float, say: Callable[[str], None]
+) -> list[Branch]:
+    """Branches in the order in which they leave."""
+    way = Search(Bench(decoder, samples[::_ROUGH]), Bench(decoder, samples), config, min_depth=min_depth)
+    while way.grow():
+        kind, layer = way.found.order[-1]
+        say(f"depth {way.depth:5.2f}: without {kind} {layer:<3} KL {way.kl():.4f}")
+    while way.settle():
+        pass
+    return way.found.order
+
+
 def plan_for(
     adapter: Path,
     recipe: Recipe,
@@ -82,15 +95,7 @@ def plan_for(
     if not searched or not unseen:
         raise GatedError("The recipe's sources hold no short answers to calibrate on.")
     say(f"searching on {len(searched)} answers, measuring on {len(unseen)} others")
-    branches = list(order)
-    if not branches:
-        way = Search(Bench(decoder, searched[::_ROUGH]), Bench(decoder, searched), config, min_depth=min_depth)
-        while way.grow():
-            kind, layer = way.found.order[-1]
-            say(f"depth {way.depth:5.2f}: without {kind} {layer:<3} KL {way.kl():.4f}")
-        while way.settle():
-            pass
-        branches = way.found.order
+    branches = list(order) or _searched(decoder, searched, config, min_depth, say)
     rows = measure(Bench(decoder, unseen), branches, config.layers)
     return Plan.from_order(
         branches,

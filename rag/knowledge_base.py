@@ -17,6 +17,7 @@ from .audit import LIMIT, Audit
 from .audit_recall import Asked, K
 from .audit_scores import DepthScore
 from .chunk import Span, Splitter
+from .depth import Depth, filter_hits
 from .document import Document, Kind, find_files
 from .embed import Embedder, default_embedder
 from .errors import DocumentError, IndexMismatchError, MissingExtraError, RagError
@@ -34,9 +35,12 @@ MIN_SCORE = 0.05  # of a passage in a context; the best one is kept whatever its
 
 
 class DepthProbe(Protocol):
-    """Depth scores [n], 0 to 1, of passages for a question: high where a gated model would skim them (A3)."""
+    """Depth scores [n] of passages for a question, raw and calibrated or one number for both (A3).
 
-    def __call__(self, question: str, passages: Sequence[Hit], /) -> Sequence[float]: ...
+    High, up to 1, where a gated model would skim the passage. `rag.depth.Depths` is the one that ships.
+    """
+
+    def __call__(self, question: str, passages: Sequence[Hit], /) -> Sequence["float | Depth"]: ...
 
 
 def passage_of(score: float, one: Candidate) -> Passage:
@@ -292,13 +296,15 @@ class KnowledgeBase:
                 title=one.row.title,
                 heading=one.row.heading,
                 labels=one.row.labels,
+                reading=one.reading,
             )
             for score, one in self._ranked(question, k, labels, rerank)
         ]
         if self.depth_probe is None or not hits:
             return hits
-        depths = self.depth_probe(question, hits)
-        return [replace(hit, depth_score=float(depth)) for hit, depth in zip(hits, depths, strict=True)]
+        found = zip(hits, self.depth_probe(question, hits), strict=True)
+        depths = [(hit, one if isinstance(one, Depth) else Depth(raw=one, score=one)) for hit, one in found]
+        return [replace(hit, depth_score=float(one.score), depth_raw=float(one.raw)) for hit, one in depths]
 
     def extract(self, question: str, *, threshold: float = THRESHOLD) -> Extracted | None:
         """The sentence that answers a factual question, verbatim and cited; None when less sure than the threshold."""
@@ -315,12 +321,19 @@ class KnowledgeBase:
         token_budget: int = 512,
         count_tokens: Callable[[str], int] = words.length,
         min_score: float = MIN_SCORE,
+        depth_limit: float | None = None,
     ) -> Context:
         """What a model should read to answer: the best passages' sentences, cited, in at most `token_budget` tokens.
 
-        The best passage is always in, cut at a sentence if need be.
+        The best passage is always in, cut at a sentence if need be. `depth_limit`: leave out passages with a lower
+        depth score, but for the two best and those that clearly answer (A3); needs a depth probe.
         """
         hits = self.search(question, k)
         kept = [hit for place, hit in enumerate(hits) if place == 0 or hit.score >= min_score]
-        low = [Dropped(hit=hit, reason="score") for place, hit in enumerate(hits) if place and hit.score < min_score]
-        return fuse(question, kept, embed=self.embed, token_budget=token_budget, count_tokens=count_tokens, dropped=low)
+        left = [Dropped(hit=hit, reason="score") for place, hit in enumerate(hits) if place and hit.score < min_score]
+        if depth_limit is not None:
+            kept, hard = filter_hits(kept, depth_limit)
+            left += [Dropped(hit=hit, reason="depth") for hit in hard]
+        return fuse(
+            question, kept, embed=self.embed, token_budget=token_budget, count_tokens=count_tokens, dropped=left
+        )

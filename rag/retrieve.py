@@ -4,7 +4,7 @@ Fusion: Cormack, Clarke, Buettcher 2009. The constants were fitted on training q
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,11 @@ WORD_WEIGHT = 3.0  # of the ranking by words against the one by vectors, when ev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A passage found. `score` is 0 to 1; `depth_score` is None unless a depth probe is plugged in (A3)."""
+    """A passage found. `score` is 0 to 1.
+
+    `depth_score`, calibrated to 0 to 1, and `depth_raw`, as the model gives it, are None unless a depth probe is
+    plugged in (A3). `reading`: what late interaction needs, where it is at hand.
+    """
 
     text: str
     doc_id: str
@@ -32,6 +36,8 @@ class Hit:
     title: str = ""
     heading: str = ""
     labels: tuple[str, ...] = ()
+    depth_raw: float | None = None
+    reading: Reading | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

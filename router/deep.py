@@ -4,7 +4,7 @@
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..gated_llm.trace import DepthTrace
@@ -98,6 +98,12 @@ class Deep(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def text_tokens(model: Deep) -> Callable[[str], int]:
+    """Counts the tokens of a text alone, without those that the model's template puts around a turn."""
+    around = model.count_tokens(".") - 1
+    return lambda text: max(0, model.count_tokens(text) - around)
 
 
 def turns(messages: Sequence[Message]) -> Turns:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..cache import DepthCache, Guards, same_question
 from .decider import TOTAL_WITHOUT_MODEL, Decider, Reading, as_max_depth, sampling, seeded
 from .decision import Answer, Decision, Piece, Prompt, Request, Route
-from .deep import Chunk, Deep, Turns, Usage, grounded, reminded, reworded, turns
+from .deep import Chunk, Deep, Turns, Usage, grounded, reminded, reworded, text_tokens, turns
 from .errors import InvalidRequest, NoModel, RouterError
 from .experience import Course, Courses, context_layers
 from .faq import Faq
@@ -74,7 +74,8 @@ class CognitiveRouter:
 
     Without `llm` the default model is loaded when a request first needs it; `router_only` means that there is none.
     Without `cache` one in memory is used. `remote` is a model that takes the `deep` route in place of `llm` (G19).
-    `recorder` keeps traces (G7); `layer_probe` answers `<LAYER_TEST:17>` in prompts (G12).
+    `recorder` keeps traces (G7); `layer_probe` answers `<LAYER_TEST:17>` in prompts (G12). `depth_limit`: passages with
+    a lower depth score are left out, but on route `deep` (A3).
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class CognitiveRouter:
         decider: Decider | None = None,
         recorder: Recorder | None = None,
         layer_probe: bool = False,
+        depth_limit: float | None = None,
     ) -> None:
         from ..rag.embed import default_embedder
 
@@ -101,6 +103,7 @@ class CognitiveRouter:
         self._guards = Guards()
         self._decider = decider or Decider(self.embed)
         self.recorder, self._layer_probe = recorder or Recorder(), layer_probe
+        self._depth_limit = depth_limit
         self.cache = cache if cache is not None else DepthCache(embed=self.embed, total=self.total)
         self._courses = Courses()
         self._answered: OrderedDict[str, tuple[str, str]] = OrderedDict()  # answer id -> tenant, cache entry id
@@ -177,7 +180,14 @@ class CognitiveRouter:
         return iterate(lambda cancel: self._run(request, cancel, live=True))
 
     def feedback(self, answer_id: str, *, up: bool, tenant: str = "default") -> bool:
-        """A thumb on an answer; down retracts it from every cache tier (C5). False when the id is not this tenant's."""
+        """A thumb on an answer; down retracts it from every cache tier (C5). False when the id is not this tenant's.
+
+        Raises `InvalidRequest` naming the field that has the wrong type.
+        """
+        for field, value, kind in (("answer_id", answer_id, str), ("up", up, bool), ("tenant", tenant, str)):
+            if not isinstance(value, kind):
+                wanted = "true or false" if kind is bool else "text"
+                raise InvalidRequest(f"{field} must be {wanted}, not {type(value).__name__}", field)
         with self._lock:
             known = self._answered.get(answer_id)
         if known is None or known[0] != tenant:
@@ -357,12 +367,15 @@ class CognitiveRouter:
             context = self.kb.context(
                 asked.reading.features.focus,  # a follow-up with the turn that gives it its meaning
                 token_budget=max(_MARGIN, min(CONTEXT_TOKENS, room)),
-                count_tokens=model.count_tokens,
+                count_tokens=text_tokens(model),
                 min_score=RELEVANT if deep else MIN_SCORE,
+                depth_limit=None if deep else self._depth_limit,
             )
             kept = tuple(_passage(hit) for hit in context.kept)
             dropped = tuple({**_passage(d.hit), "reason": d.reason} for d in context.dropped)
-            step.update(kept=len(kept), dropped=len(dropped), tokens=context.tokens)
+            hard = sum(one.reason == "depth" for one in context.dropped)
+            step.update(kept=len(kept), dropped=len(dropped), tokens=context.tokens, hard=hard)
+            step["drop_rate"] = round(hard / max(1, len(kept) + len(dropped)), 3)
         if not kept or context.kept[0].score < RELEVANT:
             return replace(plain, dropped=(*({**passage, "reason": "score"} for passage in kept), *dropped))
         prompt = grounded(asked.request.messages, text, context.text, asked.reading.features.language)
@@ -401,7 +414,8 @@ class CognitiveRouter:
         return not sampled or asked.request.seed is not None or asked.request.cache.sampled
 
     def _key(self, asked: _Asked) -> dict[str, Any]:
-        told = {"reminded": True} if asked.reminder else {}
+        told: dict[str, Any] = {"reminded": True} if asked.reminder else {}
+        told |= {} if self._depth_limit is None else {"depth_limit": self._depth_limit}
         return {
             "prompt": turns(asked.request.messages),
             "tenant": asked.request.tenant,

@@ -46,6 +46,7 @@ class Settings(BaseSettings):
     trace_max_bytes: int = Field(default=64 * 1024 * 1024, gt=0)
     trace_text: bool = False
     layer_probe: bool = False
+    depth_limit: float | None = Field(default=None, ge=0, le=1)
     profile: str = "balanced"
     profiles: dict[str, dict[str, Any]] = Field(default_factory=dict)
     host: str = "127.0.0.1"

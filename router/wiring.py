@@ -17,7 +17,7 @@ from .traces import Recorder, TraceStore
 
 if TYPE_CHECKING:
     from ..gated_llm import GatedLLM
-    from ..rag import KnowledgeBase
+    from ..rag import DepthScore, KnowledgeBase
 
 REFILLED = 256  # answers that a new process without Redis takes over from the log on disk
 Progress = Callable[[str, float, float], None]
@@ -53,7 +53,7 @@ def build_router(
         cache.rehydrate(newest=REFILLED)
     return CognitiveRouter(
         llm=llm,
-        kb=open_kb(settings),
+        kb=with_depths(open_kb(settings), llm),
         cache=cache,
         faq=Faq.open(settings.faq_path, embed=embed, conflict=same_question(embed, guards)),
         embed=embed,
@@ -62,6 +62,7 @@ def build_router(
         decider=Decider(embed, profiles=profiles_of(settings.profiles)),
         recorder=Recorder(open_traces(settings), mode=settings.trace, keep_text=settings.trace_text),
         layer_probe=settings.layer_probe,
+        depth_limit=settings.depth_limit,
     )
 
 
@@ -99,3 +100,26 @@ def open_kb(settings: Settings) -> "KnowledgeBase | None":
     from ..rag import KnowledgeBase
 
     return KnowledgeBase.open(settings.kb_path)
+
+
+def with_depths(kb: "KnowledgeBase | None", llm: "GatedLLM | None") -> "KnowledgeBase | None":
+    """The knowledge base with depth scores on its hits: those that the model gave its passages, else predicted ones."""
+    if kb is not None:
+        from ..rag.depth import Depths
+        from ..rag.reading import default_reader
+
+        kb.depth_probe = Depths(default_reader(), folder=kb.path, scorer=depth_scorer(llm))
+    return kb
+
+
+def depth_scorer(llm: "GatedLLM | None") -> "DepthScore | None":
+    """What gives texts their raw depth scores (A3), None where the model cannot."""
+    if llm is None:
+        return None
+    from ..gated_llm import GatedError
+    from ..gated_llm.skim import Skim
+
+    try:
+        return Skim(llm)
+    except GatedError:
+        return None

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,38 @@ def test_passages_reach_the_model_with_citations(model: ScriptedModel, kb: Knowl
     assert answer.route in (Route.RAG, Route.DEEP)
     assert answer.trace.kept
     assert "[lumen.md," in model.calls[0].prompt[-1]["content"]
+
+
+def test_a_context_is_as_long_as_its_budget_whatever_the_template_adds(
+    model: ScriptedModel, kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = model.count_tokens
+    monkeypatch.setattr(model, "count_tokens", lambda prompt: plain(prompt) + 100)
+    question = "What should I know about the weight and battery of the Lumen Go before I travel?"
+    answer = CognitiveRouter(llm=model, kb=kb).ask(question)
+    assert "14 hours" in answer.trace.fused
+    assert "320 grams" in answer.trace.fused
+
+
+@pytest.mark.parametrize("route", [Route.RAG, Route.DEEP])
+def test_the_depth_filter_is_told_in_the_trace_and_off_for_deep(
+    model: ScriptedModel, kb: KnowledgeBase, route: Route, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, thing in enumerate(("sky", "sea", "road", "wood")):
+        kb.add_text(f"The {thing} is far from the lamp and has weight number {number}.", f"note{number}")
+    kb.depth_probe = lambda question, passages: [0.1] * len(passages)
+    router = CognitiveRouter(llm=model, kb=kb, depth_limit=0.65)
+    decide = router._decider.decide
+    monkeypatch.setattr(router._decider, "decide", lambda *args: replace(decide(*args), route=route))
+    monkeypatch.setattr(kb, "extract", lambda question: None)
+    monkeypatch.setattr(pipeline, "MIN_SCORE", 0.0)
+    monkeypatch.setattr(pipeline, "RELEVANT", 0.0)
+    answer = router.ask("What should I know about the weight and battery of the Lumen Go before I travel?")
+    step = next(step for step in answer.trace.steps if step.name == "retrieve")
+    hard = [one for one in answer.trace.dropped if one["reason"] == "depth"]
+    assert len(hard) == step.detail["hard"] == (0 if route is Route.DEEP else 2)
+    assert step.detail["drop_rate"] == (0 if route is Route.DEEP else 0.5)
+    assert all(one["depth_score"] == 0.1 for one in answer.trace.kept)
 
 
 def test_attack_is_refused_before_any_model(router: CognitiveRouter, model: ScriptedModel) -> None:

@@ -29,7 +29,7 @@ from shoal.router.reading_ease import predicted
 from .retrieval import DATA, OUT, squad
 
 LIMITS = (0.1, 0.25, 0.65)
-ASKED = 100  # questions of each set
+ASKED = 60  # questions of each set
 Texts = dict[str, str]
 
 
@@ -40,14 +40,14 @@ class OutOfTime(Exception):
 def wikitext(count: int) -> Texts:
     """Paragraphs of WikiText-2's validation text."""
     path = next((DATA / "wikitext2").glob("*valid*"))
-    lines = [line.strip() for line in path.read_text("utf-8").splitlines() if len(line) > 200]
-    return {f"wikitext/{i}.txt": line for i, line in enumerate(random.Random(0).sample(lines, count))}
+    lines = [line.strip() for line in path.read_text("utf-8").splitlines() if 200 < len(line) < 800]
+    return {f"wikitext#{i}": line for i, line in enumerate(random.Random(0).sample(lines, count))}
 
 
 def faqs() -> Texts:
     """Questions with their answers."""
     pairs = json.loads((DATA / "stackfaq/stackExchange-FAQ.json").read_text("utf-8"))["root"]["qapair"]
-    return {f"stackfaq/{i}.txt": "\n\n".join([pair["question"], *pair["answer"]]) for i, pair in enumerate(pairs)}
+    return {f"stackfaq#{i}": "\n\n".join([pair["question"], pair["answer"][0]]) for i, pair in enumerate(pairs)}
 
 
 def noise(words: Sequence[str], han: str, count: int) -> Texts:
@@ -56,20 +56,20 @@ def noise(words: Sequence[str], han: str, count: int) -> Texts:
 
     def one(kind: int) -> str:
         if kind == 0:
-            return "".join(draw.choice("abcdefghijklmnopqrstuvwxyz0123456789 -_/.") for _ in range(400))
+            return "".join(draw.choice("abcdefghijklmnopqrstuvwxyz0123456789 -_/.") for _ in range(250))
         if kind == 1:
-            return " ".join(draw.choice(words) for _ in range(90)) + "."
+            return " ".join(draw.choice(words) for _ in range(50)) + "."
         if kind == 2:
-            return base64.b64encode(draw.randbytes(300)).decode()
+            return base64.b64encode(draw.randbytes(180)).decode()
         if kind == 3:
-            return "".join(draw.choice(han) for _ in range(200)) + "。"
+            return "".join(draw.choice(han) for _ in range(120)) + "。"
         return "\n".join(
             f"2026-0{draw.randint(1, 9)}-1{draw.randint(0, 9)} 0{draw.randint(0, 9)}:{draw.randint(10, 59)} "
             f"[{draw.choice(('INFO', 'WARN', 'DEBUG'))}] {draw.randrange(16**12):012x} GET /{draw.randrange(16**8):08x}"
-            for _ in range(8)
+            for _ in range(4)
         )
 
-    return {f"noise/{i}.txt": one(i % 5) for i in range(count)}
+    return {f"noise#{i}": one(i % 5) for i in range(count)}
 
 
 def corpus() -> tuple[Texts, list[Asked]]:
@@ -80,18 +80,33 @@ def corpus() -> tuple[Texts, list[Asked]]:
     for name, path, most in (
         ("xquad-en", "xquad/xquad.en.json", 240),
         ("xquad-zh", "xquad/xquad.zh.json", 240),
-        ("cmrc", "cmrc2018/cmrc2018_dev.json", 500),
+        ("cmrc", "cmrc2018/cmrc2018_dev.json", 300),
     ):
         passages, questions = squad(DATA / path)
         kept = dict(list(passages.items())[:most])
-        texts |= {f"{name}/{key}.txt": text for key, text in kept.items()}
+        texts |= {f"{name}#{key}": text for key, text in kept.items()}
         mine = [Asked(question=q, answers=answers) for q, key, answers in questions if key in kept]
         asked += draw.sample(mine, ASKED)
     texts |= wikitext(500) | faqs()
     words = sorted({word for key, text in texts.items() if key.startswith("xquad-en") for word in text.split()})
     han = "".join(sorted({char for key, text in texts.items() if "zh" in key for char in text if "一" <= char <= "龥"}))
-    texts |= noise(words, han, 500)
+    texts |= noise(words, han, 700)
     return texts, asked
+
+
+def build(base: Path, texts: Texts, ends: float) -> None:
+    """The knowledge base of the texts, a row each, by source."""
+    with KnowledgeBase.open(base) as kb:
+        names = list(texts)
+        for start in range(0, len(names), 100):
+            part = names[start : start + 100]
+            for source in dict.fromkeys(name.partition("#")[0] for name in part):
+                mine = [name for name in part if name.startswith(f"{source}#")]
+                rows = (json.dumps({"id": name.partition("#")[2], "text": texts[name]}) for name in mine)
+                kb.add_data("\n".join(rows).encode(), source, kind="jsonl")
+            print(f"added {start + len(part)} of {len(names)}", flush=True)
+            if time.monotonic() > ends:
+                raise OutOfTime
 
 
 def one_audit(base: Path, home: Path, limit: float, score: Any, asked: list[Asked], ends: float) -> dict[str, Any]:
@@ -121,8 +136,8 @@ def one_audit(base: Path, home: Path, limit: float, score: Any, asked: list[Aske
 def row_of(report: dict[str, Any]) -> dict[str, Any]:
     """The figures of a report that the table shows."""
     size, recall = report["size"], report["recall"]
-    noisy = next(row for row in report["depth"]["by_source"] if row["name"] == "noise/")
-    quiet = [row for row in report["depth"]["by_source"] if row["name"] != "noise/"]
+    noisy = next(row for row in report["depth"]["by_source"] if row["name"] == "noise")
+    quiet = [row for row in report["depth"]["by_source"] if row["name"] != "noise"]
     return {
         "limit": report["limit"],
         "documents": report["documents"]["all"],
@@ -150,13 +165,7 @@ def main() -> None:
     texts, asked = corpus()
     base = home / "base"
     if not (base / "done").exists():
-        with KnowledgeBase.open(base) as kb:
-            for done, (name, text) in enumerate(texts.items()):
-                kb.add_text(text, name)
-                if done % 100 == 0:
-                    print(f"\radded {done} of {len(texts)}", end="", flush=True)
-                if time.monotonic() > ends:
-                    raise OutOfTime
+        build(base, texts, ends)
         (base / "done").touch()
     print(f"\n{len(texts)} documents, {len(asked)} questions")
     if not given.limit:

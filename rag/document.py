@@ -226,10 +226,10 @@ def html_text(markup: str) -> tuple[str, str]:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip(), " ".join(parser.title.split())
 
 
-def _documents(rows: Iterable[dict[str, Any]], name: str, source: str) -> Iterator[Document]:
+def _documents(rows: Iterable[tuple[int, dict[str, Any]]], name: str, source: str) -> Iterator[Document]:
     """A row's text is its text field, or all its fields as "name: value" lines when it has none or several."""
     count = 0
-    for number, row in enumerate(rows, 1):
+    for number, row in rows:
         strings = {key: value for key, value in row.items() if isinstance(value, str) and value.strip()}
         key = next((str(row[field]) for field in _ID_FIELDS if row.get(field) not in (None, "")), str(number))
         body = next((strings[field] for field in TEXT_FIELDS if field in strings), "")

@@ -16,23 +16,25 @@ def refuse(reason: str) -> None:
     raise DocumentError(reason)
 
 
-def json_lines(text: str, report: Report = refuse) -> Iterator[dict[str, Any]]:
-    """One dict per line: objects as they are, anything else under `text`."""
+def json_lines(text: str, report: Report = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(row number from 1, dict) per line that is not blank: objects as they are, anything else under `text`."""
+    row_number = 0
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
+        row_number += 1
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             report(f"line {number} is not JSON: {getattr(error, 'msg', 'nested too deeply')}")
             continue
-        yield row if isinstance(row, dict) else {"text": row if isinstance(row, str) else json.dumps(row)}
+        yield row_number, row if isinstance(row, dict) else {"text": row if isinstance(row, str) else json.dumps(row)}
 
 
-def table(text: str, delimiter: str, report: Report = refuse) -> Iterator[dict[str, Any]]:
-    """One dict per row, by the names in the first. A quote that goes wrong costs its own line, not the lines after."""
+def table(text: str, delimiter: str, report: Report = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(row number from 1, dict) per row, by the names in the first. A quote that goes wrong costs its own line alone."""
     lines = list(io.StringIO(text, newline=""))
-    at, names = 0, list[str]()
+    at, number, names = 0, 0, list[str]()
     reader, begins = csv.reader(lines, delimiter=delimiter, strict=True), 0
     while at < len(lines):
         try:
@@ -42,10 +44,12 @@ def table(text: str, delimiter: str, report: Report = refuse) -> Iterator[dict[s
         except csv.Error as error:
             report(f"line {at + 1} is not a table row: {error}")
             at = begins = at + 1
+            number += bool(names)
             reader = csv.reader(lines[at:], delimiter=delimiter, strict=True)
             continue
         at = begins + reader.line_num
         if not names:
             names = values
         elif values:
-            yield {key: value for key, value in zip(names, values, strict=False) if key}
+            number += 1
+            yield number, {key: value for key, value in zip(names, values, strict=False) if key}

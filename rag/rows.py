@@ -32,7 +32,7 @@ def json_lines(text: str, report: Report = refuse) -> Iterator[tuple[int, dict[s
 
 
 def table(text: str, delimiter: str, report: Report = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(row number from 1, dict) per row, by the names in the first. A quote that goes wrong costs its own line alone."""
+    """(row number from 1, dict) per row, by the names in the first. A bad quote costs its own line alone."""
     lines = list(io.StringIO(text, newline=""))
     at, number, names = 0, 0, list[str]()
     reader, begins = csv.reader(lines, delimiter=delimiter, strict=True), 0

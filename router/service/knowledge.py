@@ -1,4 +1,5 @@
-"""`/v1/kb`: search, list, add and delete documents. Texts come in the request; no path and no URL is ever opened."""
+"""`/v1/kb`: search, list, add and delete documents, tell the last audit. Texts come in the request; no path and no URL
+is ever opened."""
 
 from typing import Any
 
@@ -6,6 +7,7 @@ from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, Response
 
+from ...rag.audit import read_report
 from .errors import ApiError
 from .openapi import Passage, plain
 from .schemas import KbAddBody, KbSearchBody
@@ -14,6 +16,7 @@ from .state import Service, admin_only
 Found = plain("Found", hits=list[Passage])
 Added = plain("Added", documents=int, chunks=int)
 Listed = plain("Listed", documents=list[str], chunks=int, fingerprint=str)
+Audited = plain("Audited", audit=dict[str, Any] | None)
 Deleted = plain("Deleted", id=str, deleted=bool)
 
 
@@ -34,6 +37,13 @@ def routes(service: Service) -> APIRouter:
             return {"documents": kb.doc_ids(), "chunks": len(kb), "fingerprint": kb.fingerprint}
 
         return JSONResponse(await service.work(http, read))
+
+    @api.get(
+        "/v1/kb/audit", responses={200: {"model": Audited}}, summary="The last audit's report, null before one (A5)"
+    )
+    async def audited(http: HttpRequest) -> Response:
+        kb = _kb(service)
+        return JSONResponse({"audit": await service.work(http, lambda: read_report(kb.path / "audit"))})
 
     @api.post("/v1/kb/documents", responses={200: {"model": Added}}, summary="Add or replace documents (admin)")
     async def add(body: KbAddBody, http: HttpRequest) -> Response:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,15 @@ def browser() -> Iterator["Browser"]:
 Visit = Callable[..., Any]
 
 
+class Easy:
+    """Depth scores by hand: what says zxq is hard."""
+
+    fingerprint = "easy:1"
+
+    def __call__(self, texts: Sequence[str]) -> list[float]:
+        return [0.1 if "zxq" in text else 0.9 for text in texts]
+
+
 @pytest.fixture
 def visit(browser: "Browser") -> Visit:
     """`with visit(url, "#live", viewport=…) as page:` in a context of its own.
@@ -84,6 +93,8 @@ def site(llm: GatedLLM, tmp_path_factory: pytest.TempPathFactory, start_live: An
     kb.add_text("# Heron\n\nThe Heron lamp weighs 740 grams. Its cable is two metres long.", "heron.md")
     kb.add_text("# Otter\n\nThe Otter lamp weighs 120 grams and folds flat.", "otter.md")
     kb.add_text(f"# Trap\n\nThe Trap lamp says {HOSTILE} and weighs 5 grams.", "<b>trap</b>.md")
+    kb.add_text(f"zxq {HOSTILE} zxq 0x17 zxq.", "<i>log</i>#1")
+    kb.audit(Easy(), [])
     router = CognitiveRouter(
         llm=llm, kb=kb, cache=DepthCache(embed=embed, total=llm.total), embed=embed,
         recorder=Recorder(TraceStore(home / "traces.sqlite"), mode="light"),

@@ -73,6 +73,25 @@ def test_the_knowledge_base_is_searched_added_to_and_deleted_from(site: Any, vis
         assert not {"wren.txt", "灯/说明 1.md"} & set(page.locator("#documents .name").all_inner_texts())
 
 
+@pytest.mark.model
+def test_the_audit_is_told_as_it_was_reported(site: Any, visit: Any, hostile: tuple[str, str]) -> None:
+    with site.http() as http:
+        report = http.get("/v1/kb/audit").json()["audit"]
+    with visit(site.url, "#knowledge") as page:
+        page.locator("#audited .tile").first.wait_for()
+        tiles = {tile.get_attribute("data-tile"): tile.locator("dd").inner_text()
+                 for tile in page.locator("#audited .tile").all()}  # fmt: skip
+        assert (tiles["hard"], tiles["aside"]) == ("1", str(report["size"]["quarantined"]["passages"]))
+        assert tiles["documents"] == str(report["documents"]["all"])
+        rows = page.locator("#audited table").last.locator("tbody tr").all()
+        cells = [row.locator("td").all_inner_texts() for row in rows]
+        assert [row[0] for row in cells] == [one["id"] for one in report["quarantine"]["hardest"]]
+        assert all(row[1].startswith("<i>log</i>#1, ") for row in cells)
+        assert set(hostile[1].split()) <= {word for row in cells for word in row[3].split()}
+        assert page.locator("#audited script, #audited img, #audited i, #audited b").count() == 0
+        assert page.evaluate("() => window.owned") is None
+
+
 def test_a_server_without_parts_is_no_error(live: Any, visit: Any) -> None:
     with visit(live.url, "#knowledge") as page:
         page.get_by_text("This server has no knowledge base.").wait_for()

@@ -1,6 +1,7 @@
 // The knowledge base: what it holds, what it finds, and, for an administrator's key, adding and deleting.
 
 import { json } from "./api.js";
+import { drawAudit } from "./audit.js";
 import { byId, el } from "./dom.js";
 import { explain, number, t } from "./strings.js";
 import { drawPassage } from "./turn.js";
@@ -11,6 +12,7 @@ const HITS = 8;
 let facts = null;
 let held = null; // what the service lists
 let hits = null;
+let audit = null;
 let shown = false;
 
 export function setUp() {
@@ -31,7 +33,9 @@ export function show(on) {
 
 async function read() {
   if (!facts) return;
-  if (facts.parts.kb) await safely(async () => (held = await json("v1/kb")));
+  if (facts.parts.kb) await safely(async () => {
+    [held, { audit }] = await Promise.all([json("v1/kb"), json("v1/kb/audit")]);
+  });
   draw();
 }
 
@@ -43,11 +47,13 @@ export function draw() {
   }
   byId("filter").disabled = !kb;
   byId("add").hidden = !(kb && facts.admin);
+  byId("audit").hidden = !kb;
   if (!kb) byId("kb-size").textContent = t("kb_none");
   if (!held) return;
   byId("kb-size").textContent = t("kb_size", { documents: number(held.documents.length), chunks: number(held.chunks) });
   drawDocuments();
   drawHits();
+  byId("audited").replaceChildren(...drawAudit(audit));
 }
 
 function drawDocuments() {

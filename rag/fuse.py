@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from .chunk import Span, units
 from .claims import claim
 from .embed import Embedder
+from .reading import DENSE_SHARE, Question, Reader, Reading, match
 from .retrieve import Hit
 
 SAME = 0.9  # cosine from which two sentences say the same, if their values, their denial and most words agree
 RIVAL = 0.7  # cosine from which two sentences contradict each other, if their words agree and a value does not
-CLOSENESS = 0.5  # weight of a sentence's closeness to the question beside its passage's score
+COSINE_WEIGHT = 0.5  # of a sentence's closeness to the question, by vectors, beside its passage's score
+LATE_WEIGHT = 2.0  # of the same by the reader; chosen on training questions (docs/log.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +71,15 @@ def fuse(
     embed: Embedder,
     token_budget: int,
     count_tokens: Callable[[str], int],
+    reader: Reader | None = None,
     dropped: Sequence[Dropped] = (),
 ) -> Context:
     """The sentences of the hits (best first) that say most about the question in `token_budget` tokens.
 
-    At least one sentence is in, even when it is longer than the budget.
+    A sentence's closeness to the question comes from the `reader`, where it is given and all hits carry their readings,
+    else from the vectors. At least one sentence is in, even when it is longer than the budget.
     """
-    found, vectors = _sentences(question, hits, embed)
+    found, vectors = _sentences(question, hits, embed, reader)
     leaders, rivals = _clusters(hits, found, vectors)
     picked = _pick(hits, found, leaders, rivals, token_budget, count_tokens)
     while True:
@@ -96,15 +100,35 @@ def fuse(
     return Context(text=text, pieces=tuple(pieces), kept=kept, dropped=(*dropped, *left), tokens=tokens)
 
 
-def _sentences(question: str, hits: Sequence[Hit], embed: Embedder) -> tuple[list[_Sentence], NDArray[np.float32]]:
+def _sentences(
+    question: str, hits: Sequence[Hit], embed: Embedder, reader: Reader | None
+) -> tuple[list[_Sentence], NDArray[np.float32]]:
     """Every unit of the hits in order, and their unit vectors [n, dim]."""
     spans = [(place, unit.start, unit.end) for place, hit in enumerate(hits) for unit in units(hit.text)]
     vectors = embed([question, *(hits[place].text[start:end] for place, start, end in spans)])
-    close = vectors[1:] @ vectors[0]
+    readings = [hit.reading for hit in hits if hit.reading is not None]
+    if reader is not None and len(readings) == len(hits):
+        asked = reader.ask(question)
+        near = [_segments(asked, reading) for reading in readings]
+        close = [LATE_WEIGHT * _within(near[place], start, end) for place, start, end in spans]
+    else:
+        close = [COSINE_WEIGHT * float(cosine) for cosine in vectors[1:] @ vectors[0]]
     return [
-        _Sentence(place, start, end, hits[place].score + CLOSENESS * float(near))
-        for (place, start, end), near in zip(spans, close, strict=True)
+        _Sentence(place, start, end, hits[place].score + value)
+        for (place, start, end), value in zip(spans, close, strict=True)
     ], vectors[1:]
+
+
+def _segments(asked: Question, reading: Reading) -> list[tuple[int, int, float]]:
+    """(start, end, closeness) of the segments of a passage."""
+    met = match(asked, reading)
+    values = met.late + DENSE_SHARE * met.dense
+    return [(int(start), int(end), float(value)) for (start, end), value in zip(reading.spans, values, strict=True)]
+
+
+def _within(segments: Sequence[tuple[int, int, float]], start: int, end: int) -> float:
+    """The closest of the segments inside a span, as of a table's rows; 0 where there is none."""
+    return max((value for first, last, value in segments if start <= first < last <= end), default=0.0)
 
 
 def _clusters(

@@ -335,5 +335,6 @@ class KnowledgeBase:
             kept, hard = filter_hits(kept, depth_limit)
             left += [Dropped(hit=hit, reason="depth") for hit in hard]
         return fuse(
-            question, kept, embed=self.embed, token_budget=token_budget, count_tokens=count_tokens, dropped=left
-        )
+            question, kept, embed=self.embed, token_budget=token_budget, count_tokens=count_tokens,
+            reader=self._reader, dropped=left,
+        )  # fmt: skip

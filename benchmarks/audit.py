@@ -1,10 +1,11 @@
 """Audit of a knowledge base of 2,000 documents in two languages, with noise in it: time, size and recall.
 
-    python -m benchmarks.audit [--home FOLDER] [--minutes M] [--limit L ...]
+    python -m benchmarks.audit [--home FOLDER] [--minutes M] [--chars N] [--limit L ...]
 
 XQuAD (both languages), CMRC 2018 dev, WikiText-2 and StackFAQ, and noise: random characters, shuffled words, encoded
 bytes, logs. Recall is asked with XQuAD's and CMRC's own questions, which nothing was fitted on. Each limit is an audit
-of a fresh copy of the same knowledge base; scores are shared. Stopped after M minutes, the next run goes on.
+of a fresh copy of the same knowledge base; scores are shared. Stopped after M minutes, the next run goes on. With N,
+documents end with the sentence that holds their Nth character, and only questions that these answer are asked.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from typing import Any
 
 from shoal import KnowledgeBase
 from shoal.rag.audit_recall import Asked
+from shoal.rag.chunk import sentences
 from shoal.router.audit_page import audit_page
 from shoal.router.reading_ease import predicted
 
@@ -72,7 +74,14 @@ def noise(words: Sequence[str], han: str, count: int) -> Texts:
     return {f"noise#{i}": one(i % 5) for i in range(count)}
 
 
-def corpus() -> tuple[Texts, list[Asked]]:
+def cut(text: str, chars: int) -> str:
+    """The text up to the end of the sentence with that character; all of it for 0."""
+    if not chars or len(text) <= chars:
+        return text
+    return text[: next((span.end for span in sentences(text) if span.end >= chars), len(text))]
+
+
+def corpus(chars: int = 0) -> tuple[Texts, list[Asked]]:
     """({document name: text}, questions)."""
     texts: Texts = {}
     asked: list[Asked] = []
@@ -83,14 +92,18 @@ def corpus() -> tuple[Texts, list[Asked]]:
         ("cmrc", "cmrc2018/cmrc2018_dev.json", 300),
     ):
         passages, questions = squad(DATA / path)
-        kept = dict(list(passages.items())[:most])
+        kept = {key: cut(text, chars) for key, text in list(passages.items())[:most]}
         texts |= {f"{name}#{key}": text for key, text in kept.items()}
-        mine = [Asked(question=q, answers=answers) for q, key, answers in questions if key in kept]
+        mine = [
+            Asked(question=question, answers=answers)
+            for question, key, answers in questions
+            if any(answer in kept.get(key, "") for answer in answers)
+        ]
         asked += draw.sample(mine, ASKED)
-    texts |= wikitext(500) | faqs()
+    texts |= {name: cut(text, chars) for name, text in (wikitext(500) | faqs()).items()}
     words = sorted({word for key, text in texts.items() if key.startswith("xquad-en") for word in text.split()})
     han = "".join(sorted({char for key, text in texts.items() if "zh" in key for char in text if "一" <= char <= "龥"}))
-    texts |= noise(words, han, 700)
+    texts |= {name: text[:chars] if chars else text for name, text in noise(words, han, 700).items()}
     return texts, asked
 
 
@@ -111,7 +124,7 @@ def build(base: Path, texts: Texts, ends: float) -> None:
 
 def one_audit(base: Path, home: Path, limit: float, score: Any, asked: list[Asked], ends: float) -> dict[str, Any]:
     """The audit of a copy of the knowledge base at a limit; a copy half done is gone on with."""
-    folder = home / f"kb-{limit:g}"
+    folder = home / f"{base.name}-{limit:g}"
     if not folder.exists():
         shutil.copytree(base, home / "copying", dirs_exist_ok=True)
         (home / "copying").rename(folder)
@@ -149,7 +162,7 @@ def row_of(report: dict[str, Any]) -> dict[str, Any]:
         "recall@5 after": recall["after"],
         "noise hard": round(noisy["hard"] / noisy["documents"], 4),
         "rest hard": round(sum(r["hard"] for r in quiet) / sum(r["documents"] for r in quiet), 4),
-        "seconds of the last run": report["seconds"],
+        "seconds": report["seconds"],
     }
 
 
@@ -157,13 +170,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--home", type=Path, default=OUT / "audit", help="where knowledge bases and scores are kept")
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--chars", type=int, default=0, help="documents are cut after so many characters; 0: whole")
     parser.add_argument("--limit", type=float, nargs="*", default=list(LIMITS))
     given = parser.parse_args()
     ends = time.monotonic() + 60 * given.minutes
     home: Path = given.home
     home.mkdir(parents=True, exist_ok=True)
-    texts, asked = corpus()
-    base = home / "base"
+    texts, asked = corpus(given.chars)
+    base = home / f"base-{given.chars}"
     if not (base / "done").exists():
         build(base, texts, ends)
         (base / "done").touch()
@@ -183,6 +197,8 @@ def main() -> None:
         "seed": 0,
         "date": date.today().isoformat(),
         "scorer": score.fingerprint,
+        "cut after characters": given.chars or "not cut",
+        "questions": len(asked),
         "rows": rows,
     }
     (OUT / "audit.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")

@@ -157,12 +157,12 @@ def _recall(recall: Mapping[str, Any]) -> str:
                      "未测量：没有给出问题，也无法从文本中自动出题。")  # fmt: skip
         return f"{title}<p>{said}</p>"
     kinds = {
-        "questions": _both("the questions given", "给定的问题"),
+        "questions": _both("questions given", "给定的问题"),
         "holes": _both("sentences of the knowledge base with a word left out", "从知识库句子中挖空所得的题"),
     }
     k, asked = recall["k"], recall["asked"]
     said = _both(
-        f"share whose answer is in the first {k} passages found; {asked} of",
+        f"share with an answer in the first {k} passages found, of {asked}",
         f"前 {k} 个段落中含有答案的比例，共 {asked} 题，来自",
     )
     after = f" → {recall['after']:.1%}" if "after" in recall else ""

@@ -79,12 +79,13 @@ def test_the_audit_is_told_as_it_was_reported(site: Any, visit: Any, hostile: tu
         report = http.get("/v1/kb/audit").json()["audit"]
     with visit(site.url, "#knowledge") as page:
         page.locator("#audited .tile").first.wait_for()
-        tiles = {tile.get_attribute("data-tile"): tile.locator("dd").inner_text()
-                 for tile in page.locator("#audited .tile").all()}  # fmt: skip
+        tiles = dict(page.locator("#audited .tile").evaluate_all(
+            "all => all.map((tile) => [tile.dataset.tile, tile.querySelector('dd').innerText])"))  # fmt: skip
         assert (tiles["hard"], tiles["aside"]) == ("1", str(report["size"]["quarantined"]["passages"]))
         assert tiles["documents"] == str(report["documents"]["all"])
-        rows = page.locator("#audited table").last.locator("tbody tr").all()
-        cells = [row.locator("td").all_inner_texts() for row in rows]
+        cells = page.locator("#audited table").last.evaluate(
+            "table => [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.innerText))"
+        )
         assert [row[0] for row in cells] == [one["id"] for one in report["quarantine"]["hardest"]]
         assert all(row[1].startswith("<i>log</i>#1, ") for row in cells)
         assert set(hostile[1].split()) <= {word for row in cells for word in row[3].split()}

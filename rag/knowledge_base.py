@@ -306,6 +306,16 @@ class KnowledgeBase:
         depths = [(hit, one if isinstance(one, Depth) else Depth(raw=one, score=one)) for hit, one in found]
         return [replace(hit, depth_score=float(one.score), depth_raw=float(one.raw)) for hit, one in depths]
 
+    def around(self, hit: Hit, *, before: int = 1, after: int = 1) -> list[Hit]:
+        """A passage found with its neighbours in the document, in order; what was set aside is left out."""
+        return [
+            replace(
+                hit, text=row.text, span=Span(row.start, row.end), chunk_id=row.chunk_id, heading=row.heading,
+                labels=row.labels, depth_score=None, depth_raw=None, reading=None,
+            )
+            for row in self._store.around(hit.chunk_id, before, after)
+        ]  # fmt: skip
+
     def extract(self, question: str, *, threshold: float = THRESHOLD) -> Extracted | None:
         """The sentence that answers a factual question, verbatim and cited; None when less sure than the threshold."""
         if not factual(question):

@@ -378,6 +378,15 @@ class Store:
             for values in found
         }
 
+    def around(self, chunk_id: str, before: int, after: int) -> list[Row]:
+        """The chunk with those up to so many places before and after it in its document, in order."""
+        found = self._read(
+            "SELECT b.row FROM chunks a JOIN chunks b USING (doc_id) "
+            "WHERE a.chunk_id = ? AND b.ordinal BETWEEN a.ordinal - ? AND a.ordinal + ?",
+            (chunk_id, before, after),
+        )
+        return sorted(self.rows([row[0] for row in found]).values(), key=lambda row: row.ordinal)
+
     def row_numbers(self, labels: Sequence[str] = ()) -> NDArray[np.int64]:
         """Row numbers of all chunks, or of those that have one of the labels, by their document or their scenario."""
         if not labels:

@@ -126,6 +126,17 @@ def test_finds_in_and_across_languages(base: KnowledgeBase, question: str, doc_i
     assert base.search(question, 1)[0].doc_id == doc_id
 
 
+def test_a_passage_knows_its_neighbours(empty: KnowledgeBase) -> None:
+    empty.add_text("\n\n".join(f"# Part {i}\n\nDevice {i} weighs {i} kg. 第{i}号设备。" for i in range(5)), "manual")
+    empty.add_text("Device 9 weighs 9 kg.", "other")
+    hit = empty.search("How heavy is device 2?", 1)[0]
+    assert [one.heading for one in empty.around(hit)] == ["Part 1", "Part 2", "Part 3"]
+    assert [one.heading for one in empty.around(hit, before=0, after=9)] == ["Part 2", "Part 3", "Part 4"]
+    document = empty.document("manual")
+    assert document is not None
+    assert all(document.text[one.span.start : one.span.end] == one.text for one in empty.around(hit))
+
+
 def test_odd_questions(base: KnowledgeBase) -> None:
     assert base.search("   ") == []
     assert base.search("\ud800 \0 ???", 2) is not None

@@ -26,7 +26,7 @@ def json_lines(text: str, report: Report = refuse) -> Iterator[tuple[int, dict[s
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            report(f"line {number} is not JSON: {getattr(error, 'msg', 'nested too deeply')}")
+            report(f"line {number} is not JSON: {error.msg if isinstance(error, json.JSONDecodeError) else 'too deep'}")
             continue
         yield row_number, row if isinstance(row, dict) else {"text": row if isinstance(row, str) else json.dumps(row)}
 

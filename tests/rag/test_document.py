@@ -1,9 +1,13 @@
 import json
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from shoal.rag.document import Document, decode, find_files, html_text, read_file
+from shoal.rag.document import Document, decode, find_files, html_text, read_bytes, read_file
 from shoal.rag.errors import DocumentError
 
 
@@ -119,6 +123,35 @@ def test_folders_give_known_files_in_order_and_skip_hidden_ones(tmp_path: Path) 
     names = [file.relative_to(root).as_posix() for file, root in find_files([tmp_path])]
     assert names == ["a.md", "b.txt", "sub/d.html"]
     assert [file.name for file, _ in find_files([tmp_path / "*.md", tmp_path / "sub" / "e.exe"])] == ["a.md", "e.exe"]
+
+
+SEEDS = (
+    b"<html><![CDATA[x]]><!DOCTYPE a [<!ENTITY b 'c'>]><p>Text</p><![if !x]>",
+    b'{"id": 1, "text": "One.", "labels": ["a"]}\n{"text": 5}\n[1]\n',
+    b'id,text\n1,"a ""b"" c"\n2,plain\n',
+    "标题,正文\n一,二。\n".encode("gb18030"),
+    "# 标题\n\nText。\n".encode("utf-16"),
+    b"PK\x03\x04" + b"\0" * 40 + b"word/document.xml",
+    pdf("Some text."),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.sampled_from(SEEDS),
+    edits=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=6), st.integers(0, 8)), max_size=4),
+    kind=st.sampled_from(["text", "html", "pdf", "docx", "jsonl", "csv", "tsv"]),
+)
+def test_whatever_is_in_a_file_it_is_read_or_refused(
+    seed: bytes, edits: list[tuple[float, bytes, int]], kind: Any
+) -> None:
+    data = seed
+    for place, put, gone in edits:
+        at = int(place * len(data))
+        data = data[:at] + put + data[at + gone :]
+    with suppress(DocumentError):
+        for document in read_bytes(data, "n", kind, report=lambda reason: None):
+            assert document.text.encode()  # no lone surrogates
 
 
 def test_lone_surrogates_are_replaced_one_for_one() -> None:

@@ -73,7 +73,10 @@ class Served:
 
     def _shoal(self, *words: str) -> str:
         command = [str(Path(sys.executable).with_name("shoal")), *words]
-        return subprocess.run(command, env=self.env, check=True, capture_output=True, text=True).stdout.strip()
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"shoal {' '.join(words)}: {done.stderr}")
+        return done.stdout.strip()
 
     def __enter__(self) -> "Served":
         end = time.monotonic() + 120

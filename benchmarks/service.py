@@ -1,169 +1,183 @@
-"""What the HTTP layer costs and how it holds under load (S1, S2): hits per second, overhead over the bare pipeline,
-thirty streams at once over the real model with its queue bounded, and a soak in which nothing grows.
+"""What the HTTP layer costs and how it holds under load (S1, S2): hits per second, what HTTP adds to the bare pipeline,
+and thirty streams at once over the gated model with its queue bounded.
 
-Everything over loopback, server and callers in one process: the callers' own cost is part of every number.
+`shoal serve` in a process of its own, callers in this one, everything over loopback; the bare pipeline is the same
+router in this process, in turns with the service. `[PART ...]` runs some parts only. About three minutes.
 """
 
 import asyncio
 import json
 import os
-import platform
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Awaitable, Callable
-from datetime import date
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 
-from shoal import CognitiveRouter, DepthCache, GatedLLM, default_embedder
-from shoal.router.service.app import create_app
-from shoal.router.service.options import ServiceOptions
-from shoal.router.service.server import server
+from benchmarks._router import table
+from benchmarks._service import FAQ, Served, ask, percentile, save
+from shoal.router.decision import CacheControl
+from shoal.router.settings import load_settings
+from shoal.router.wiring import build_router
 
-OUT = Path(__file__).parent / "out"
-SOAK_S = float(os.environ.get("SHOAL_SOAK_S", "30"))
-QUESTION = "Name the capital of France, please."
-
-
-def percentile(values: list[float], share: float) -> float:
-    return round(sorted(values)[min(len(values) - 1, int(share * len(values)))] * 1000, 2)
-
-
-def body(text: str, **more: Any) -> dict[str, Any]:
-    return {"model": "shoal", "messages": [{"role": "user", "content": text}], "max_tokens": 16, **more}
+CAPITAL = "Name the capital of France, please."  # has an answer that ends by itself, so that it is cached
+TURNS = int(os.environ.get("SHOAL_TURNS", "10"))
+EACH = 50  # requests of one turn
+CALLERS = 16
+Row = dict[str, Any]
 
 
-def resources() -> tuple[int, int]:
-    """Resident bytes and open file descriptors of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))
+class Caller:
+    """One connection that is kept: a request's whole answer, with as little work as it can be had."""
 
+    def __init__(self, port: int) -> None:
+        self._port = port
 
-async def load(
-    url: str, callers: int, count: int, one: Callable[[httpx.AsyncClient], Awaitable[Any]]
-) -> dict[str, Any]:
-    """`count` requests by `callers` at once; their rate and times."""
-    left, times = count, list[float]()
-    async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
+    async def __aenter__(self) -> "Caller":
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self
 
-        async def caller() -> None:
-            nonlocal left
-            while left > 0:
-                left -= 1
-                began = time.perf_counter()
-                await one(http)
-                times.append(time.perf_counter() - began)
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
 
+    async def post(self, body: dict[str, Any]) -> float:
+        """Seconds to the whole answer, which must be a 200."""
+        data = json.dumps(body).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(data)}\r\n"
         began = time.perf_counter()
-        await asyncio.gather(*(caller() for _ in range(callers)))
-        seconds = time.perf_counter() - began
-    return {
-        "callers": callers, "requests": count, "per_s": round(count / seconds, 1),
-        "p50_ms": percentile(times, 0.5), "p99_ms": percentile(times, 0.99),
-    }  # fmt: skip
+        self._writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + data)
+        lines = (await self._reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+        assert b" 200 " in lines[0], lines[0]
+        size = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
+        await self._reader.readexactly(size)
+        return time.perf_counter() - began
 
 
-async def hit(http: httpx.AsyncClient) -> None:
-    (await http.post("/v1/chat/completions", json=body(QUESTION))).raise_for_status()
+async def times(port: int, body: dict[str, Any], count: int) -> list[float]:
+    async with Caller(port) as caller:
+        return [await caller.post(body) for _ in range(count)]
 
 
-def bare(router: CognitiveRouter, count: int) -> dict[str, Any]:
-    times = []
+async def crowd(port: int, body: dict[str, Any], each: int) -> tuple[list[float], float]:
+    """`CALLERS` at once; all their times, and the seconds it took."""
+    began = time.perf_counter()
+    found = await asyncio.gather(*(times(port, body, each) for _ in range(CALLERS)))
+    return [one for many in found for one in many], time.perf_counter() - began
+
+
+def bare(router: Any, question: str, count: int, **more: Any) -> list[float]:
+    found = []
     for _ in range(count):
         began = time.perf_counter()
-        router.ask(QUESTION, max_tokens=16)
-        times.append(time.perf_counter() - began)
-    return {"callers": 1, "requests": count, "per_s": round(count / sum(times), 1),
-            "p50_ms": percentile(times, 0.5), "p99_ms": percentile(times, 0.99)}  # fmt: skip
+        router.ask(question, max_tokens=16, **more)
+        found.append(time.perf_counter() - began)
+    return found
 
 
-async def thirty_streams(url: str, service: Any) -> dict[str, Any]:
+def row(what: str, how: str, seconds: list[float], whole: float | None = None) -> Row:
+    per_s = round(len(seconds) / (whole or sum(seconds)), 1)
+    return {"answer": what, "": how, "requests": len(seconds), "per s": per_s, "p50 ms": percentile(seconds, 0.5),
+            "p99 ms": percentile(seconds, 0.99)}  # fmt: skip
+
+
+def hits(served: Served) -> list[Row]:
+    """FAQ, cache and model answers: bare and over HTTP in turns, then sixteen callers at once."""
+    home = served.home / "bare"
+    home.mkdir()
+    for name in ("models", "native"):
+        (home / name).symlink_to(served.home / name)
+    router = build_router(load_settings(home=home, faq=served.home / "faq", threads=1, cold_log=False))
+    rivers, none = "Tell me about rivers.", CacheControl(read=False, write=False)
+    kinds: dict[str, tuple[int, dict[str, Any], Callable[[int], list[float]]]] = {
+        "FAQ": (EACH, ask(FAQ), lambda n: bare(router, FAQ, n)),
+        "cache": (EACH, ask(CAPITAL), lambda n: bare(router, CAPITAL, n)),
+        "model": (3, ask(rivers, cache=False), lambda n: bare(router, rivers, n, cache=none)),
+    }
+    rows = []
+    for what, (each, body, alone) in kinds.items():
+        asyncio.run(times(served.port, body, 3)), alone(3)
+        inside, over, ratios = list[float](), list[float](), list[float]()
+        for _ in range(TURNS):
+            one, other = alone(each), asyncio.run(times(served.port, body, each))
+            ratios.append(statistics.median(other) - statistics.median(one))
+            inside, over = inside + one, over + other
+        rows += [row(what, "bare pipeline", inside), row(what, "over HTTP", over)]
+        rows[-1]["HTTP adds, p50 ms"] = round(statistics.median(ratios) * 1000, 2)
+        rows[-1]["HTTP adds, p99 ms"] = round(percentile(over, 0.99) - percentile(inside, 0.99), 2)
+        if what != "model":
+            many, whole = asyncio.run(crowd(served.port, body, each * TURNS // 4))
+            rows.append(row(what, f"over HTTP, {CALLERS} callers", many, whole))
+    router.close()
+    return rows
+
+
+async def thirty_streams(served: Served) -> list[Row]:
     """Thirty callers at once ask for 24 sampled tokens each; who is over the queue's length is told so at once."""
-    first, ends, deepest = list[float](), dict[str, int](), 0
+    first, refused, gaps, ends, deepest = list[float](), list[float](), list[float](), Counter[str](), 0
 
     async def one(http: httpx.AsyncClient, index: int) -> None:
-        nonlocal deepest
-        asked = body(f"Story number {index}.", stream=True, temperature=0.8, seed=index)
-        began = time.perf_counter()
+        asked = ask(f"Story number {index}.", stream=True, temperature=0.8, seed=index, cache=False)
+        began = at = time.perf_counter()
         async with http.stream("POST", "/v1/chat/completions", json={**asked, "max_tokens": 24}) as response:
             if response.status_code != 200:
-                ends[str(response.status_code)] = ends.get(str(response.status_code), 0) + 1
+                ends[f"{response.status_code}, Retry-After {response.headers['retry-after']}"] += 1
+                refused.append(time.perf_counter() - began)
                 return
-            last = ""
+            last, seen = "", 0
             async for line in response.aiter_lines():
-                if line and not last:
-                    first.append(time.perf_counter() - began)
-                deepest = max(deepest, service.admission.queued)
-                last = line or last
-        ends["done" if last == "data: [DONE]" else "broken"] = ends.get("done", 0) + 1
+                if line:
+                    now = time.perf_counter()
+                    (gaps if seen else first).append(now - (at if seen else began))
+                    last, at, seen = line, now, seen + 1
+        ends["done" if last == "data: [DONE]" else "BROKEN"] += 1
+
+    async def watch(http: httpx.AsyncClient) -> None:
+        nonlocal deepest
+        while True:
+            page = (await http.get("/metrics")).text
+            found = next(line for line in page.splitlines() if line.startswith("shoal_queued "))
+            deepest = max(deepest, int(float(found.split()[1])))
+            await asyncio.sleep(0.1)
 
     began = time.perf_counter()
-    async with httpx.AsyncClient(base_url=url, timeout=300, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=served.url, timeout=300, trust_env=False) as http:
+        watcher = asyncio.create_task(watch(http))
         await asyncio.gather(*(one(http, index) for index in range(30)))
-    return {"streams": 30, "ends": json.dumps(ends), "seconds": round(time.perf_counter() - began, 1),
-            "first_token_p50_ms": percentile(first, 0.5), "first_token_max_ms": percentile(first, 1.0),
-            "deepest_queue": deepest, "in_flight_after": service.admission.in_flight}  # fmt: skip
+        watcher.cancel()
+    return [
+        {
+            "streams": 30, "worked on at once": 8, "queue": 16, "ends": dict(ends), "deepest queue": deepest,
+            "first token p50 ms": percentile(first, 0.5), "first token max ms": percentile(first, 1.0),
+            "between chunks p50 ms": percentile(gaps, 0.5), "between chunks p99 ms": percentile(gaps, 0.99),
+            "refused within ms": percentile(refused, 1.0), "seconds": round(time.perf_counter() - began, 1),
+            "in flight after": served.quiet(),
+        }
+    ]  # fmt: skip
 
 
-async def soak(url: str) -> dict[str, Any]:
-    """Hits, refusals and leavers for SOAK_S seconds; memory and descriptors after the first tenth and at the end."""
-    end, count = time.perf_counter() + SOAK_S, 0
-    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
-        start = None
-        while (now := time.perf_counter()) < end:
-            await hit(http)
-            await http.post("/v1/chat/completions", json={**body("x"), "temperature": "hot"})
-            async with http.stream("POST", "/v1/chat/completions", json=body(QUESTION, stream=True)):
-                count += 3  # left before it is read
-            if start is None and now > end - 0.9 * SOAK_S:
-                start = resources()
-    after = resources()
-    before = start or after
-    return {"seconds": SOAK_S, "requests": count, "rss_growth_mib": round((after[0] - before[0]) / 2**20, 2),
-            "descriptors_before": before[1], "descriptors_after": after[1]}  # fmt: skip
+NOTE = (
+    "`shoal serve` in a process of its own, the default model on one thread; callers in another process on the same "
+    "two cores, so their cost is part of every number. What HTTP adds: over the same router asked in Python, in turns; "
+    "the median over turns of the difference of medians, and the difference of the 99th percentiles."
+)
 
 
 def main() -> None:
-    embed = default_embedder()
-    llm = GatedLLM.load()
-    router = CognitiveRouter(llm=llm, embed=embed, cache=DepthCache(embed=embed, total=llm.total))
-    options = ServiceOptions(concurrent=8, queue=16, queue_s=120)
-    app = create_app(router, options)
-    running = server(app, options, host="127.0.0.1", port=0)
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    while not running.started:
-        time.sleep(0.01)
-    url = f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}"
-    router.ask(QUESTION, max_tokens=16)
-    asyncio.run(load(url, 1, 50, hit))  # warm
-    rows = {
-        "cache hit, bare pipeline": bare(router, 500),
-        "cache hit, over HTTP": asyncio.run(load(url, 1, 500, hit)),
-        "cache hit, 16 callers": asyncio.run(load(url, 16, 1000, hit)),
-    }
-    overhead = statistics.fmean([rows["cache hit, over HTTP"]["p50_ms"] - rows["cache hit, bare pipeline"]["p50_ms"]])
-    result = {
-        "title": "service",
-        "hits": rows,
-        "overhead_p50_ms": round(overhead, 2),
-        "thirty_streams": asyncio.run(thirty_streams(url, app.state.service)),
-        "soak": asyncio.run(soak(url)),
-        "command": "python -m benchmarks.service",
-        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
-        "seed": 0,
-        "date": date.today().isoformat(),
-    }
-    running.should_exit = True
-    thread.join()
-    OUT.mkdir(exist_ok=True)
-    (OUT / "service.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    json.dump(result, sys.stdout, indent=1, ensure_ascii=False)
-    print()
+    parts: dict[str, Callable[[Served], list[Row]]] = {
+        "hits": hits, "thirty streams": lambda served: asyncio.run(thirty_streams(served)),
+    }  # fmt: skip
+    with Served(options={"concurrent": 8, "queue": 16, "queue_s": 120}, threads="1") as served:
+        for part in [name.replace("_", " ") for name in sys.argv[1:]] or parts:
+            rows = parts[part](served)
+            print(
+                table([{**dict.fromkeys(rows[1] if len(rows) > 1 else rows[0], ""), **each} for each in rows]),
+                flush=True,
+            )
+            save("service", "The service under load", NOTE, part, rows)
 
 
 if __name__ == "__main__":

@@ -26,12 +26,14 @@ from tests.conftest import RedisServer
 from tests.faults.conftest import Proxy
 
 Row = dict[str, Any]
+COUNTRIES = ("France", "Italy", "Spain", "Germany", "Poland", "Greece", "Norway", "Sweden", "Japan", "China", "India",
+             "Egypt", "Kenya", "Chile", "Peru", "Cuba", "Canada", "Mexico", "Iran", "Turkey")  # fmt: skip
 CANARY = "xyzzy-canary-7731"
 DISCONNECTS = int(os.environ.get("SHOAL_DISCONNECTS", "1000"))
 NAMES = int(os.environ.get("SHOAL_NAMES", "10000"))
 PAUSE_S = float(os.environ.get("SHOAL_PAUSE_S", "60"))
 RESET = b"\x01\0\0\0\0\0\0\0"  # linger 0: a reset instead of a close
-WARM = 100  # disconnects before memory is first read
+WARM = 300  # disconnects before memory is first read
 BREAKER = {0.0: "closed", 1.0: "half open", 2.0: "open"}
 
 
@@ -67,15 +69,18 @@ def disconnects() -> Iterator[Row]:
         visit = partial(leave, served)
         list(pool.map(visit, range(-WARM, 0)))
         served.quiet()
-        rss, files, began = served.rss_mib, served.descriptors, time.monotonic()
-        where = Counter(pool.map(visit, range(DISCONNECTS)))
-        left = served.quiet()
+        rss, files, began = [served.rss_mib], served.descriptors, time.monotonic()
+        where = Counter[str]()
+        for quarter in range(4):
+            where.update(pool.map(visit, range(quarter * DISCONNECTS // 4, (quarter + 1) * DISCONNECTS // 4)))
+            left = served.quiet()
+            rss.append(served.rss_mib)
         yield {
             "done": f"callers leave: {', '.join(f'{n} {what}' for what, n in sorted(where.items()))}",
             "times": DISCONNECTS, "errors in the log": served.log.read_text().count(" ERROR "),
             "in flight after": left, "KV bytes after": int(served.metrics()["shoal_kv_bytes"]),
-            "RSS before, MiB": rss, "RSS after, MiB": served.rss_mib, "files before": files,
-            "files after": served.descriptors, "answers after": answers(served),
+            "RSS before and after each quarter, MiB": rss, "files before": files, "files after": served.descriptors,
+            "answers after": answers(served),
             "seconds": round(time.monotonic() - began),
         }  # fmt: skip
 
@@ -90,7 +95,10 @@ def redis_faults() -> Iterator[Row]:
     for name, seconds, damage, mend in faults:
         server = RedisServer()
         proxy = Proxy(server.port)
-        with Served(redis_url=proxy.url, threads="1") as served, served.http() as http:
+        with (
+            Served(redis_url=proxy.url if "slow" in name else server.url, threads="1") as served,
+            served.http() as http,
+        ):
             before = drive(http, 5.0, new=True)
             damage(server, proxy)
             during = drive(http, seconds, new=True)
@@ -157,11 +165,12 @@ def sigterm() -> Iterator[Row]:
             began = time.monotonic()
             served.process.send_signal(signal.SIGTERM)
             ends = Counter(each.result() for each in streams)
+            last = round(time.monotonic() - began, 1)
             code = served.process.wait(60)
             seconds = round(time.monotonic() - began, 1)
             log = served.log.read_text()
         yield {"SIGTERM during": name, "streams": 20, "running then": running, "drain allowed, s": drain,
-               "ends": dict(ends), "seconds to exit": seconds, "exit code": code,
+               "ends": dict(ends), "seconds to the last end": last, "seconds to exit": seconds, "exit code": code,
                "tracebacks": log.count("Traceback")}  # fmt: skip
 
 
@@ -329,10 +338,11 @@ def request_ids(served: Served) -> list[str]:
 def tenants() -> Iterator[Row]:
     with Served(keys=True, threads="1") as served:
         one, other = (served.http(secret) for secret in served.secrets)
-        questions = [f"Name one thing about the number {n}." for n in range(20)]
+        questions = [f"Name the capital of {country}, please." for country in COUNTRIES]
 
         def caches(http: httpx.Client) -> tuple[list[str], list[str]]:
-            found = [http.post("/v1/chat/completions", json=ask(question)) for question in questions]
+            asked = [{**ask(question), "max_tokens": 48} for question in questions]
+            found = [http.post("/v1/chat/completions", json=each) for each in asked]
             return [each.headers["x-cache"] for each in found], [each.headers["x-request-id"] for each in found]
 
         first, ids = caches(one)

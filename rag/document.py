@@ -188,6 +188,10 @@ class _HtmlText(html.parser.HTMLParser):
         self.title = ""
         self._hidden, self._in_title = 0, False
 
+    def parse_marked_section(self, i: int, report: int = 1) -> int:
+        """`<![` is a comment up to the next `>`, as browsers have it; the base class fails on most of these."""
+        return self.parse_bogus_comment(i)
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in self._HIDDEN:
             self._hidden += 1

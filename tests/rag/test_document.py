@@ -101,6 +101,15 @@ def test_html_keeps_headings_lists_and_rows_and_drops_scripts() -> None:
     assert "Home" not in text
 
 
+@pytest.mark.parametrize(
+    "odd", ["<![foo", "<![] &#' x>", "<![CDATA[x]]>", "<![if !ie]>", "<!", "</", "<?php", "&#xD800;"]
+)
+def test_odd_markup_costs_no_page(odd: str) -> None:
+    text, _ = html_text(f"<p>before</p>{odd}<p>after</p>> end")
+    assert "before" in text
+    assert "end" in text
+
+
 def test_pdf(tmp_path: Path) -> None:
     assert "The pump delivers 40 litres." in only(write(tmp_path / "a.pdf", pdf("The pump delivers 40 litres."))).text
 

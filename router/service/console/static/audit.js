@@ -19,7 +19,7 @@ export function drawAudit(report) {
     groups(report.depth.by_scenario, "audit_scenario"),
     hardest(report),
     quarantine(report.quarantine),
-  ];
+  ].flat();
 }
 
 function tiles({ size, documents, recall }) {

@@ -27,7 +27,8 @@ class ScriptedRouter:
     """Answers by the first word of the question, through the router's own data classes.
 
     `slow N` gives N tokens, 5 ms each; `faq` an FAQ answer; `cached` a cache hit; `refuse`, `nomodel`, `crash` and
-    `break` (mid-stream) fail; `hang` says nothing until it is cancelled; all else is echoed as words at depth 21.5.
+    `break` (mid-stream) fail; `hang` says nothing until it is cancelled, `stall` so after one word; all else is echoed
+    as words at depth 21.5.
     """
 
     total = TOTAL
@@ -87,8 +88,10 @@ class ScriptedRouter:
             trace = journal.trace(route, decision, no_depth(TOTAL, 24.0), tier=tier)
             yield Piece(text="", depth=0.0, answer=Answer(text="ready answer", trace=trace))
             return
+        if word == "stall":
+            yield Piece(text="one ", depth=21.5)
         words, pause = (["tok "] * int(request.text.split()[1]), 0.005) if word == "slow" else (request.text.split(), 0)
-        if word == "hang":
+        if word in ("hang", "stall"):
             while not cancel.wait(0.005):
                 pass
         words, made = words[: request.max_tokens or 10_000], 0

@@ -12,6 +12,8 @@ import httpx
 import openai
 import pytest
 
+from shoal import KnowledgeBase
+
 
 def ask(text, **more):
     return {"model": "shoal", "messages": [{"role": "user", "content": text}], **more}
@@ -101,6 +103,38 @@ def test_a_model_that_hangs_is_given_up(serving, limits, stream, wait_for):
             client.chat.completions.create(**ask("hang x", stream=stream))
         assert caught.value.code == "timeout"
         wait_for(idle(live))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_that_stops_amid_an_answer_is_given_up(serving, stream, wait_for):
+    with serving(between_s=0.1) as live, live.client() as client:
+        with pytest.raises(openai.APIError) as caught:
+            list(client.chat.completions.create(**ask("stall x", stream=stream)))
+        assert caught.value.code == "timeout"
+        wait_for(idle(live))
+
+
+def test_no_url_of_a_caller_is_ever_opened(serving, router, tmp_path, monkeypatch):
+    """Pictures, schemas, documents and redirects may name addresses; nobody is called there."""
+    monkeypatch.setattr(router, "kb", KnowledgeBase.open(tmp_path / "kb"))
+    with socket.create_server(("127.0.0.1", 0)) as trap, serving() as live, live.http() as http:
+        trap.setblocking(False)
+        url = f"http://127.0.0.1:{trap.getsockname()[1]}/x"
+        picture = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "what is this"}]
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"$ref": url}}}
+        said = {"model": "shoal", "messages": [{"role": "user", "content": picture}]}
+        answers = [
+            http.post("/v1/chat/completions", json=said),
+            http.post("/v1/chat/completions", json={**ask(f"read {url}"), "response_format": form}),
+            http.post("/v1/kb/documents", json={"documents": [{"id": url, "text": f'<img src="{url}"> {url}'}]}),
+            http.post("/v1/kb/search", json={"query": url}),
+            http.post("/v1/embeddings", json={"model": "shoal", "input": url}),
+            http.get(f"/v1/models/{url}", headers={"Host": url[7:-2], "X-Forwarded-Host": url[7:-2]}),
+        ]
+        with pytest.raises(BlockingIOError):
+            trap.accept()
+        router.kb.close()
+    assert all(answer.status_code < 500 for answer in answers)
 
 
 def test_a_stream_over_its_time_ends_with_an_error(serving, wait_for):

@@ -1,5 +1,6 @@
 """The service over the real router, embedder, cache, knowledge base and model, through the `openai` client."""
 
+import concurrent.futures
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import openai
 import pytest
 
 from shoal import CognitiveRouter, DepthCache, KnowledgeBase, default_embedder
+from shoal.router.service.keys import create_key
 from shoal.router.service.options import ServiceOptions
 
 pytestmark = pytest.mark.model
@@ -112,6 +114,44 @@ def test_disconnects_stop_the_real_model(real, wait_for):
         }) as response:  # fmt: skip
             next(response.iter_lines())
     wait_for(lambda: real.service.admission.in_flight == 0, 20)
+
+
+def test_the_ledger_is_what_the_engine_counted_for_16_callers_with_one_quota(
+    llm, tmp_path, start_live, wait_for, monkeypatch
+):
+    """Some read to the end, some leave; what the engine says at the end of each generation is booked and charged."""
+    counted, stream = [], llm.stream
+
+    def counting(*args, **kwargs):
+        for chunk in stream(*args, **kwargs):
+            if chunk.usage is not None:
+                counted.append(chunk.usage.layer_tokens)
+            yield chunk
+
+    monkeypatch.setattr(llm, "stream", counting)
+    secret, key = create_key(tmp_path / "keys.json", name="prepaid", quota=500_000, admin=True)
+    options = ServiceOptions(keys_path=tmp_path / "keys.json", ledger_path=tmp_path / "l.sqlite", queue=64, queue_s=60)
+    with start_live(CognitiveRouter(llm=llm), options) as live, live.http() as http:
+        http.headers["Authorization"] = f"Bearer {secret}"
+
+        def visit(index):
+            body = {"model": "shoal", "max_tokens": 6, "cache": False, "stream": index % 3 == 0,
+                    "messages": [{"role": "user", "content": f"Say {index}."}]}  # fmt: skip
+            with http.stream("POST", "/v1/chat/completions", json=body) as response:
+                if index % 3:
+                    response.read()
+                return response.status_code, live.service.ledger.balance(key.id).left
+
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            seen = list(pool.map(visit, range(32)))
+        wait_for(lambda: not live.service.runs, 30)
+        rows = http.get("/v1/usage").json()["rows"]
+        balance = live.service.ledger.balance(key.id)
+    assert {status for status, _ in seen} <= {200, 429}
+    assert min(left for _, left in seen) >= 0
+    assert sum(counted) > 0
+    assert sum(row["layer_tokens"] for row in rows) == pytest.approx(sum(counted))
+    assert (balance.reserved, balance.spent) == (0, pytest.approx(sum(counted)))
 
 
 def test_layer_health(real):

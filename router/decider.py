@@ -13,6 +13,7 @@ from ..gated_llm.policy import Plan, resolve_budget
 from .classifier import Classifier, Prediction
 from .decision import Decision, MaxDepth, Request
 from .deep import Deep
+from .errors import InvalidRequest
 from .features import Embed, Features
 from .guard import Guard, Verdict
 from .policy import PROFILES, Model, Profile, decide_budget, profile_named
@@ -48,9 +49,12 @@ class Decider:
         self.profiles = profiles
 
     def read(self, request: Request) -> Reading:
-        """Features, route probabilities and the guard's verdict; raises `InvalidRequest` for an unknown profile."""
+        """Features, route probabilities and the guard's verdict; raises `InvalidRequest` for an unknown profile
+        or a request of nothing but a depth hint."""
         profile = profile_named(request.profile, self.profiles)
         features, prediction = self._classifier.predict(request.messages)
+        if not features.text:
+            raise InvalidRequest("the request is nothing but a depth hint: add what is asked", "messages")
         shallow = request.max_depth not in (None, "auto") or features.hints.depth is not None
         verdict = self._guard.check(request.messages, thorough=shallow)
         return Reading(features=features, prediction=prediction, verdict=verdict, profile=profile)

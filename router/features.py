@@ -1,7 +1,7 @@
 """A conversation as the router sees it: one text to embed, what the user asked about depth, and cheap counts (R1, R2).
 
 Knows no model, no route and no budget. English and Chinese. Guiding words, answer anchors and `<depth_hint:N>` follow
-G10 and G14; `squash` undoes the disguises the guard (R4) has to see through.
+G10 and G14. Disguised words are the guard's business (disguise.py).
 """
 
 import re
@@ -65,27 +65,54 @@ _LEAST = (
 _MOST = r"least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|lowest|fewest"
 _THOUGHT = (
     r"thinking|thought|thoughts|reasoning|deliberation|reflection|layers?|depth|computation|compute|effort|analysis|"
-    r"consideration|processing|brainpower"
+    r"consideration|processing|brain ?power|pondering|deliberating|reflecting|hesitation|cot"
 )
 _THINK = r"think|reason|reflect|deliberate|compute|analy[sz]e"
+_OVERTHINK = rf"(?:over[ -]?)?(?:{_THINK}|thinking|reasoning|reflecting|deliberating|ponder|hesitate|dwell)"
 _ANSWER = r"answer|reply|respond|response|output"
-_ZH_THOUGHT = "思考|思维|推理|层|步骤|计算|算力|深度|分析|回答|答案|回复"
+_SAID = r"answer|reply|response|pass|mode|judge?ment|reaction|guess"
+_ZH_THOUGHT = "思考|思维|推理|层|步骤|计算|算力|深度|分析|回答|答案|回复|脑力|精力"
 _ZH_WAY = "方式|方法|速度|路径|模式|语言|话|时间"
+_ZH_LEAST = "少|快|简单|简短|简|短|浅|低|小"
+_ZH_NOT = "不要|别|无需|不用|不必|无须|没必要|不需要|跳过|省略|省去|略过|免去|停止|关闭|关掉|禁用"
 _HURRY = re.compile(
     rf"\b(?:{_LEAST})\b(?:\W+\w+){{0,3}}?\W+(?:{_THOUGHT})\b"
+    r"|\bas (?:few|shallow|little)\W+(?:\w+\W+){0,2}?as (?:possible|you can)\b"
     r"|\b(?:quick|fast|brief|hasty)\W+(?:thinking|thought|reasoning)\b"
     rf"|\b(?:{_THOUGHT})\b(?:\W+\w+){{0,3}}?\W+(?:{_MOST})\b"
     rf"|\b(?:{_THINK})\b(?:\W+\w+){{0,2}}?\W+(?:{_MOST}|less|fast|quickly|simply|minimally|as little)\b"
-    rf"|\b(?:do not|don'?t|never|without|stop)\W+(?:over ?)?(?:{_THINK}|thinking|reasoning|reflecting|deliberating)\b"
-    rf"|\b(?:{_MOST})\b(?:\W+\w+){{0,2}}?\W+(?:{_ANSWER}|mode|path|way to (?:{_ANSWER}))\b"
+    rf"|\b(?:do not|don'?t|never|without|stop|no need to|barely|hardly)\W+(?:\w+\W+)?{_OVERTHINK}\b"
+    rf"|\b(?:{_MOST})\b(?:\W+\w+){{0,2}}?\W+(?:{_ANSWER}|mode|path|pass|guess|way to (?:{_ANSWER}))\b"
     rf"|\b(?:{_ANSWER}|tell me|say it)\b(?:\W+\w+){{0,4}}?\W+"
     r"(?:fastest|quickest|as (?:fast|quickly|simply) as|instantly)\b"
     r"|\bskip(?:ping)?\W+(?:\w+\W+){0,3}?(?:thinking|thought|reasoning|layers?|analysis|checks?)\b"
-    rf"|最(?:少|快|简单|简短|简|短|浅|低|小)(?:的|地)?(?:{_ZH_THOUGHT})"
-    rf"|最(?:少|快|简单|简短|简|短|浅|低|小)(?:的|地)?(?:{_ZH_WAY})(?:来|去|内|里)?(?:回答|思考|告诉|说|处理|推理|输出|回复|给出)"
+    r"|\bno[\s_-]?think(?:ing)?\b|\b(?:unthinkingly|thoughtlessly|mindlessly)\b"
+    r"|\b(?:thinking|reasoning|thought|think)[\s_-]?(?:effort|budget|mode|depth|tokens)?\W{1,3}(?:is |to )?"
+    r"(?:off|none|zero|low|min|minimal|0|false|disabled)\b"
+    r"|\b(?:turn|switch|shut)(?:ing)?\W+(?:off\W+)?(?:\w+\W+){0,2}?(?:thinking|reasoning|brain|deliberation)\b"
+    r"|\b(?:disable|suppress|omit|drop|cut|limit|forgo|bypass)(?:ping|ting|ing)?\W+(?:\w+\W+){0,2}?"
+    r"(?:thinking|reasoning|deliberation)\b"
+    r"|\bfirst (?:thing|answer|thought|idea|words?)\W+(?:that\W+|which\W+)?(?:comes|pops|springs|to come|you have|"
+    r"in your (?:head|mind))\b(?: (?:to|into|in)(?: your)? (?:mind|head))?"
+    r"|\boff the top of your head\b|\bon autopilot\b|\bblurt\b(?:\W+\w+)?\W+out\b|\bquick and dirty\b"
+    rf"|\b(?:gut|snap|knee-?jerk|instinctive|shallow|superficial|surface-level|low-effort|split-second)\W+"
+    rf"(?:{_SAID}|feeling|decision)\b|\b(?:fast|lazy|quick|shallow|hurried|low-effort)\W+mode\b"
+    r"|\b(?:just|only|use|using|with|run|through|after)\W+(?:the\W+)?"
+    r"(?:one|1|two|2|a single|first(?: few)?)\W+layers?\b"
+    r"|\bkeep\W+(?:your|the)\W+(?:thinking|reasoning|thoughts|analysis)\W+(?:\w+\W+)?"
+    r"(?:brief|short|shallow|minimal|light)\b"
+    r"|\bsav(?:e|ing)\W+(?:\w+\W+)?(?:compute|computation|layers|effort|brainpower)\b"
+    rf"|最(?:{_ZH_LEAST})(?:的|地)?(?:{_ZH_THOUGHT})"
+    rf"|最(?:{_ZH_LEAST})(?:的|地)?(?:{_ZH_WAY})(?:来|去|内|里)?(?:回答|思考|告诉|说|处理|推理|输出|回复|给出)"
     r"|(?:思考|推理|层数|计算|算力|深度|分析)(?:得|要|用)?(?:越|尽量|尽可能)?最?(?:少|快|简|简单|浅|低)(?:越好)?"
-    r"|(?:不要|别|无需|不用|不必|无须|跳过|省略)去?(?:多|过多|深入|仔细)?(?:思考|推理|想|分析|考虑)(?:太多|那么多)?"
-    r"|最少最快|最快最简|最少最简|最简最快",
+    rf"|(?:{_ZH_NOT})去?(?:任何|一切|所有|多|过多|深入|仔细|细|再)?(?:思考|推理|想|分析|考虑|琢磨|犹豫|斟酌|动脑子?|深思)"
+    r"(?:太多|那么多)?"
+    r"|最少最快|最快最简|最少最简|最简最快|不假思索|脱口而出|不过脑子?|不动脑子?|少动脑子?|想都(?:别|不用|不要)想|拍脑袋"
+    r"|(?:凭|靠|用)(?:你的)?(?:直觉|感觉|第一反应)|随口(?:说|答|回答)|秒答|(?:快速|迅速|立刻|立即|马上)(?:作答|思考)"
+    r"|(?:尽量|尽可能)(?:少|浅|快)(?:地)?(?:思考|想|推理|动脑|回答|分析)|(?:少|浅)用?(?:想|思考|推理|动脑|分析)(?:一点|点|些)?"
+    r"|浅层?(?:思考|推理|模式)|(?:低|零|无)思考|只(?:用|走|跑)前?(?:一|1|两|2|几)层|一层就(?:够|行|好)"
+    r"|(?:节省|节约|省点|省些)(?:算力|层数|计算)|(?:思考|推理)(?:模式|预算)?(?:关闭|关掉|为零|为0)|偷懒模式"
+    r"|\bzui (?:shao|kuai|jian)(?: dan)?(?: de)? (?:si ?kao|tui ?li|hui ?da)\b|\bbu(?: ?yao)? si ?kao\b",
     re.IGNORECASE,
 )
 _ANCHOR = re.compile(
@@ -112,7 +139,7 @@ def read_hints(text: str) -> tuple[str, Hints]:
     """The text without depth tags, and what it asked for. Of several tags the last one counts."""
     tags = _DEPTH_TAG.findall(text)
     text = _DEPTH_TAG.sub(" ", text).strip() if tags else text.strip()
-    plain = unicodedata.normalize("NFKC", text)
+    plain = unicodedata.normalize("NFKC", text).replace("\u2019", "'")
     return text, Hints(
         depth=int(tags[-1]) if tags else None,
         guiding=_found(_GUIDING, plain),
@@ -262,45 +289,3 @@ def cheap_of(text: str, hints: Hints, history: bool) -> FloatArray:
         float(history),
     )
     return np.array([*counts, *(flag(text) for flag in _PATTERNS.values())], dtype=np.float32)
-
-
-# Letters of other scripts that look Latin (Cyrillic, Greek), and digits and signs used in their place.
-_HOMOGLYPHS = str.maketrans(
-    "аеорсухіјѕԁһкмтвгпАЕОРСУХІЈЅНКМТВαοειτκνρυχΑΟΕΙΤΚΝΡΥΧΒΗΜΖɑɡıℓ",
-    "aeopcyxijsdhkmtbrnaeopcyxijshkmtbaoeitkvpuxaoeitknpyxbhmzagil",
-)
-_LEET = str.maketrans("013457@$!", "oieastasi")
-_DOTTED = re.compile(r"(?<![A-Za-z])[A-Za-z](?:[._\-*|/~·][A-Za-z'])+(?![A-Za-z])")
-_SPACED = re.compile(r"(?<![A-Za-z])(?:[A-Za-z']\s){2,}[A-Za-z](?![A-Za-z])")
-_INNER = re.compile(r"(?<=[A-Za-z])[._*|~^]+(?=[A-Za-z])")
-_CJK_GAP = re.compile(r"(?<=[\u3400-\u9fff])[\s._\-*|/·,，~]+(?=[\u3400-\u9fff])")
-
-
-def squash(text: str) -> str:
-    """Plain lower-case text out of a disguised one: full width, zero width, accents, look-alikes, s p a c i n g, leet.
-
-    Meant for matching, not for reading: single spaced-out letters are joined into words.
-    """
-    text = unicodedata.normalize("NFKC", text)
-    text = "".join(ch for ch in text if unicodedata.category(ch) not in ("Cf", "Mn", "Cc") or ch in "\n\t ")
-    text = unicodedata.normalize("NFKD", text)
-    text = "".join(ch for ch in text if unicodedata.category(ch) != "Mn").translate(_HOMOGLYPHS)
-    text = _CJK_GAP.sub("", _closed(text))
-    text = re.sub(r"[A-Za-z0-9@$!]*[A-Za-z][A-Za-z0-9@$!]*", lambda m: _unleet(m.group(0)), text)
-    for disguise in (_DOTTED, _SPACED):
-        text = disguise.sub(lambda m: re.sub(r"[^A-Za-z']", "", m.group(0)), text)
-    return re.sub(r"\s+", " ", _INNER.sub("", text)).strip().lower()
-
-
-def _closed(text: str) -> str:
-    """Text whose letters stand apart and whose words stand farther apart, as words; any other text as it is."""
-    tokens = text.split()
-    if 5 * sum(len(token) == 1 for token in tokens) < 4 * len(tokens) or not re.search(r"\S {2,}\S", text):
-        return text
-    return " ".join(word.replace(" ", "") for word in re.split(r" {2,}", text.strip()))
-
-
-def _unleet(word: str) -> str:
-    """A word whose inner digits stand for letters (l3ast); plain words, numbers and endings like `!` stay."""
-    core = word.rstrip("!$@")
-    return core.translate(_LEET) + word[len(core) :] if re.search(r"[A-Za-z][013457@$!]+[A-Za-z]", core) else word

@@ -8,7 +8,7 @@ that "what is the fastest animal" passes. Ref: without it a content filter fell 
 import json
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 
 from .decision import Message
+from .disguise import respaced, squash, squeezed, unstuffed
 from .errors import Refused, RouterError
-from .features import Embed, FloatArray, read_hints, squash
+from .features import Embed, FloatArray, read_hints
 
 TOPICS = Path(__file__).parent / "assets" / "topics.json"
 CODE = "depth_attack"
-DIRECTION = Path(__file__).parent / "assets" / "guard.safetensors"
+SCORE = Path(__file__).parent / "assets" / "guard.safetensors"
 NEAR = 0.3  # cosine to a guarded phrase below which a text has no topic
-SURE = 0.6  # cosine that needs no second opinion, as long as no allowed phrase is closer
-# for topics of one's own, which the direction was not fitted to
+# for topics of one's own, which the shipped score was not fitted to
 FAR = 0.38  # least cosine to a guarded phrase
 MARGIN = -0.05  # how much closer than the closest allowed phrase the guarded one must be
 TURNS = 4  # user turns looked back at: topic and attack words may come in different ones
@@ -35,17 +35,34 @@ _AROUND = re.compile(
     r"answer|reply)[\s,(]*)+$"
     r"|^(?:[\s,]*(?:as|possible|you|can|could|of|it|that|about|just|please|needed|required|way|mode|and|answer|reply))+"
     r"(?=[\s,.;:!?)—-]|$)"
-    r"|(?:请|就|用|以|使用|并|来)+$|^(?:来|去|地)*(?:回答|答|回复|处理)?(?:就行|即可|吧)?(?=[，。；：！？\s]|$)",
+    r"|(?:请|就|用|以|使用|并|来|把|你|的)+$|^(?:来|去|地)*(?:回答|答|回复|处理)?(?:就行|即可|吧|我)?(?=[，。；：！？\s]|$)",
     re.IGNORECASE,
 )
-_MARKS = " ,;:-–—()（），；："
-_SHORT = 4  # words of a match that says nothing but how to answer
+_SIGNS = " ,;:-–—()（），；："
+# words that say how to answer; any other word inside attack words may be the topic
+_HOW_TO_ANSWER = """
+least fastest quickest simplest shortest shallowest minimal minimum minimise minimize lowest fewest smallest
+less little shallow low no not zero without thinking thought thoughts reasoning deliberation reflection layer
+layers depth computation compute effort analysis consideration processing brainpower pondering deliberating
+reflecting hesitation cot think reason reflect deliberate analyse analyze over overthink overthinking ponder
+hesitate dwell answer reply respond response output pass mode judgment judgement reaction guess quick fast
+brief hasty do don't never stop need to barely hardly path way tell me say it quickly simply instantly skip
+skipping checks check any all the a an of your you can as possible possibly in with use using and or that
+which comes pops springs come have first thing idea word words mind head into is off none min false disabled
+turn switch shut brain disable suppress omit drop cut limit forgo bypass top autopilot on blurt out dirty gut
+snap knee jerk instinctive superficial surface level split second feeling decision lazy hurried only just run
+through one two single few keep short light save saving budget tokens minimally chain at amount much so more
+please give get step steps even bit nothink reasoningeffort power after zui shao kuai jian dan de si kao tui
+li hui da bu yao"""
+_HOW = frozenset(_HOW_TO_ANSWER.split())
 _LONGEST = 400  # characters of one piece
+_NEARBY = 200  # characters beside attack words that may go with them
 _PIECES = {True: 32, False: 1}  # pieces read of a text, thoroughly or not
-# attack words written without their spaces, which is how spaced-out letters arrive
-_RUN = re.compile(
-    r"(?:with|use|using|by)?(?:the|your)?(?:least|fastest|quickest|simplest|minimal|minimum|shallowest|lowest)(?:possible|amountof)?"
-    r"(?:thinking|thought|reasoning|layers?|depth|effort|computation)"
+_READ = 50_000  # characters read from each end of a text
+_DEEP = 10_000  # of them searched for words without proper spaces
+# stems of attack words in letters run together; `1` is an i or an l (disguise.py)
+_STEM = re.compile(
+    r"th[i1]nk|reason|thought|[l1]ayer|depth|effort|de[l1][i1]b|comput|ana[l1]y|ref[l1]ect|answer|bra[i1]n"
 )
 
 
@@ -95,27 +112,45 @@ class Verdict:
             )
 
 
+def kernel(x: FloatArray, marks: FloatArray, gamma: float) -> FloatArray:
+    """exp(gamma * (cosine - 1)) of unit rows [n, dim] and [marks, dim]: 1 for the same text, near 0 for unlike ones."""
+    return np.asarray(np.exp(gamma * (x @ marks.T - 1)), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitted:
+    """The shipped score: weights [marks] of landmarks [marks, dim], requests on a guarded topic above `threshold`."""
+
+    marks: FloatArray
+    weights: FloatArray
+    gamma: float
+    threshold: float
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
+        return np.asarray(kernel(vectors, self.marks, self.gamma) @ self.weights - self.threshold)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prototypes:
-    """Phrases as unit rows, and the fitted direction where there is one for these topics and this embedder."""
+    """Phrases as unit rows, and the fitted score where there is one for these topics and this embedder."""
 
     names: Sequence[str]
     guarded: FloatArray  # [phrases, dim]
     allowed: FloatArray  # [phrases, dim]
-    direction: FloatArray | None
-    offset: float
-    eager: float  # how much the limit falls once a request has attack words
+    fitted: _Fitted | None
 
     def score(self, vectors: FloatArray) -> tuple[FloatArray, Sequence[str]]:
-        """Score [n] of each text, above 0 when on a guarded topic for sure, and the topic it is nearest to."""
+        """Score [n] of each text, above 0 when on a guarded topic, and the topic it is nearest to."""
         near = vectors @ self.guarded.T
         best = near.max(axis=1)
-        lead = best - (vectors @ self.allowed.T).max(axis=1, initial=-1.0)
-        if self.direction is None:
+        if self.fitted is None:
+            lead = best - (vectors @ self.allowed.T).max(axis=1, initial=-1.0)
             score = np.minimum(best - FAR, lead - MARGIN)
         else:
-            fitted = np.where(best >= NEAR, vectors @ self.direction + self.offset, -1.0)
-            score = np.where((best >= SURE) & (lead >= 0), np.maximum(fitted, best - SURE + 0.01), fitted)
+            score = np.full(len(vectors), -1.0, dtype=np.float32)
+            close = best >= NEAR
+            if close.any():
+                score[close] = self.fitted(vectors[close])
         return np.asarray(score, dtype=np.float32), [self.names[i] for i in near.argmax(axis=1)]
 
 
@@ -127,27 +162,23 @@ class Guard:
         self._lock = threading.Lock()
         self._ready: _Prototypes | None = None
 
-    def attack_words(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Words of the last turns that ask for less thinking, seen through disguises."""
-        return tuple(dict.fromkeys(word for text in _turns(messages) for word in attack_words_of(text)))
-
     def check(self, messages: Sequence[Message], *, thorough: bool = False) -> Verdict:
         """Topic and attack words of a conversation's last turns; their clauses are embedded one by one.
 
         Without attack words the verdict sets a floor at most: then, unless `thorough` (worth it when the caller asks
         for a low budget), only the newest turn is read, as a whole, which costs one embedding.
         """
-        attack = self.attack_words(messages)
+        turns = [undisguised(message.content) for message in messages if message.role != "assistant"][-TURNS:]
+        attack = tuple(dict.fromkeys(word for _, words in turns for word in words))
         thorough = thorough or bool(attack)
-        texts = _turns(messages) if thorough else _turns(messages)[-1:]
-        pieces = [piece for text in texts for piece in pieces_of(text, attack, thorough=thorough)]
+        read = turns if thorough else turns[-1:]
+        pieces = [piece for text, _ in read for piece in pieces_of(text, attack, thorough=thorough)]
         if not pieces or not self._topics.guarded:
             return Verdict(attack=attack)
         prototypes = self._prototypes()
         scores, topics = prototypes.score(self._embed(pieces))
         row = int(scores.argmax())
-        limit = -prototypes.eager if attack else 0.0
-        return Verdict(topic=topics[row] if scores[row] > limit else None, score=float(scores[row]), attack=attack)
+        return Verdict(topic=topics[row] if scores[row] > 0 else None, score=float(scores[row]), attack=attack)
 
     def _prototypes(self) -> _Prototypes:
         with self._lock:
@@ -155,59 +186,94 @@ class Guard:
                 pairs = [(name, phrase) for name, phrases in self._topics.guarded.items() for phrase in phrases]
                 guarded = self._embed([squash(phrase) for _, phrase in pairs])
                 allowed = self._embed([squash(phrase) for phrase in self._topics.allowed])
-                direction, offset, eager = self._direction()
                 self._ready = _Prototypes(
                     names=[name for name, _ in pairs],
                     guarded=guarded,
                     allowed=allowed.reshape(-1, guarded.shape[1]),
-                    direction=direction,
-                    offset=offset,
-                    eager=eager,
+                    fitted=self._fitted(),
                 )
             return self._ready
 
-    def _direction(self) -> tuple[FloatArray | None, float, float]:
-        """The shipped direction, which was fitted for the shipped topics and embedder only."""
+    def _fitted(self) -> _Fitted | None:
+        """The shipped score, which was fitted for the shipped topics and embedder only."""
         from safetensors import safe_open
 
-        if self._topics != default_topics() or not DIRECTION.exists():
-            return None, 0.0, 0.0
-        with safe_open(str(DIRECTION), framework="numpy") as file:
+        if self._topics != default_topics() or not SCORE.exists():
+            return None
+        with safe_open(str(SCORE), framework="numpy") as file:
             meta = json.loads(file.metadata()["shoal"])
             if meta["embedder"] != self._embed.fingerprint:
-                return None, 0.0, 0.0
-            eager = meta["threshold"] - meta["hurried_threshold"]
-            return file.get_tensor("direction"), float(meta["bias"] - meta["threshold"]), float(eager)
+                return None
+            marks, weights = file.get_tensor("landmarks").astype(np.float32), file.get_tensor("weights")
+        return _Fitted(marks=marks, weights=weights, gamma=float(meta["gamma"]), threshold=float(meta["threshold"]))
 
 
-def _turns(messages: Sequence[Message]) -> list[str]:
-    return [m.content for m in messages if m.role != "assistant"][-TURNS:]
+def undisguised(text: str) -> tuple[str, tuple[str, ...]]:
+    """The text as plain lower-case words, and those of its words that ask for less thinking.
 
-
-def attack_words_of(text: str) -> tuple[str, ...]:
-    """Words of one text that ask for less thinking, undisguised."""
-    plain = squash(text)
-    runs = (
-        tuple(match.group(0) for match in _RUN.finditer(re.sub(r"[^a-z]", "", plain)))
-        if re.search(r"[a-z]{12}", plain)
-        else ()
-    )
-    return read_hints(plain)[1].hurry or runs
-
-
-def pieces_of(text: str, attack: Sequence[str], *, thorough: bool = True) -> list[str]:
-    """The whole text and its clauses, undisguised.
-
-    Attack words and what is said around them are left out, since they would blur the embedding; a long match stays, as
-    it may hold the topic ("tell me how to ... as fast as you can").
+    Readings that distrust spaces, or signs between Chinese characters, count only where they show such words.
     """
-    plain = squash(text)
+    plain = squash(_ends(text, _READ))
+    words = read_hints(plain)[1].hurry
+    if words:
+        return plain, words
+    for reading in _deeper(plain):
+        words = read_hints(reading)[1].hurry
+        if words:
+            return reading, words
+    return plain, ()
+
+
+def _deeper(plain: str) -> Iterator[str]:
+    """Other readings of squashed text, where it could be one."""
+    loose = unstuffed(plain)
+    if loose != plain:
+        yield loose
+    ends = _ends(plain, _DEEP)
+    if _STEM.search(squeezed(ends)):
+        yield respaced(ends)
+
+
+def _ends(text: str, size: int) -> str:
+    return text if len(text) <= 2 * size else f"{text[:size]} {text[-size:]}"
+
+
+def pieces_of(plain: str, attack: Sequence[str], *, thorough: bool = True) -> list[str]:
+    """The whole text and its clauses, each as it may be embedded; `plain` is undisguised.
+
+    Attack words and what is said around them are left out, since they would blur the embedding; other words inside a
+    long match stay, as they may hold the topic ("tell me how bombs are made as fast as you can").
+    """
+    found = _pieces(plain, attack)
+    if attack and found:
+        again = respaced(plain[: 2 * _LONGEST])
+        if len(again.split()) < len(plain[: 2 * _LONGEST].split()) or re.search(r"[a-z][0-9]|[0-9][a-z]", plain):
+            found += _pieces(again, attack)[:4]  # the topic may be written in a disguise that the attack words lack
+    return list(dict.fromkeys(found))[: _PIECES[thorough]]
+
+
+def _pieces(plain: str, attack: Sequence[str]) -> list[str]:
     sides = [plain]
-    short = sorted((word for word in attack if len(word.split()) <= _SHORT), key=len, reverse=True)
-    if short:
-        sides = re.split("|".join(map(re.escape, short)), plain)
-        sides = [_AROUND.sub("", side.strip(_MARKS)).strip(_MARKS) for side in sides]
-    plain = re.sub(r"\s+", " ", " ".join(sides)).strip(" ,.;:!?，。；：！？")
+    if attack:
+        found = re.compile("|".join(map(re.escape, sorted(attack, key=len, reverse=True))))
+        sides = found.sub(lambda m: _topical(m.group(0)), plain).split("\0")
+        sides = [_bare(side) for side in sides]
+    whole = re.sub(r"\s+", " ", " ".join(sides)).strip(" ,.;:!?，。；：！？")
     clauses = [clause.strip()[:_LONGEST] for side in sides for clause in _CLAUSE.split(side)]
     clauses = sorted((clause for clause in clauses if len(clause) > 2), key=len, reverse=True)
-    return list(dict.fromkeys([plain[:_LONGEST], *clauses]))[: _PIECES[thorough]] if plain else []
+    return [whole[:_LONGEST], *clauses] if whole else []
+
+
+def _bare(side: str) -> str:
+    """What stands beside attack words, without the words and signs that go with them."""
+    side = side.strip(_SIGNS)
+    if len(side) > 2 * _NEARBY:
+        middle = side[_NEARBY:-_NEARBY]
+        return f"{_bare(side[:_NEARBY])}{middle}{_bare(side[-_NEARBY:])}"
+    return _AROUND.sub("", side).strip(_SIGNS)
+
+
+def _topical(words: str) -> str:
+    """What attack words hold beside them, between marks."""
+    kept = [word for word in re.findall(r"[a-z']+", words) if word not in _HOW]
+    return f"\0{' '.join(kept)}\0" if kept and not re.search(r"[\u3400-\u9fff]", words) else "\0"

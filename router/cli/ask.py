@@ -1,6 +1,7 @@
 """`shoal ask`, `shoal chat`, `shoal route`: one request, a conversation, a decision."""
 
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -8,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from ..decision import Answer, Message
-from ..errors import Refused
+from ..decision import Answer, Decision, Message
+from ..errors import InvalidRequest, Refused
 from ..settings import Settings, load_settings
 from .output import err, note, out, print_json, progress_bar
 
@@ -178,18 +179,47 @@ def route(
     from ..wiring import build_decider
 
     router = build_decider(settings)
+    failed = False
     try:
-        lines = (line.rstrip("\n") for line in sys.stdin if line.strip()) if text == "-" else iter([text])
-        for line in lines:
-            decision = router.decide(line, max_depth=depth_of(max_depth), profile=settings.profile)
-            if json:
-                print_json(decision.to_dict())
-            else:
-                out.print(
-                    f"{decision.route.value}  budget {decision.budget:g}/{decision.total}  bucket {decision.bucket}  "
-                    f"confidence {decision.confidence:.2f}  {'; '.join(decision.reasons)}",
-                    markup=False,
-                    highlight=False,
-                )
+        if text != "-":
+            _print_decision(router.decide(text, max_depth=depth_of(max_depth), profile=settings.profile), json)
+            return
+        for number, raw in enumerate(_raw_lines(), 1):
+            try:
+                line = raw.decode("utf-8").rstrip("\r\n")
+                if line.strip():
+                    _print_decision(router.decide(line, max_depth=depth_of(max_depth), profile=settings.profile), json)
+            except (Refused, InvalidRequest, UnicodeDecodeError) as error:
+                failed = True
+                _print_failure(number, error, json)
     finally:
         router.close()
+    if failed:
+        raise typer.Exit(1)
+
+
+def _raw_lines() -> Iterator[bytes]:
+    """Lines of standard input as bytes, so that one that is no UTF-8 does not end the rest."""
+    buffer = getattr(sys.stdin, "buffer", None)
+    yield from buffer if buffer is not None else (line.encode("utf-8", "surrogatepass") for line in sys.stdin)
+
+
+def _print_failure(number: int, error: Exception, json: bool) -> None:
+    """One line of input that got no decision."""
+    message = "this is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+    code = error.code if isinstance(error, Refused) else "invalid_request"
+    if json:
+        print_json({"error": {"line": number, "code": code, "message": message}})
+    note(f"line {number}: {message}")
+
+
+def _print_decision(decision: Decision, json: bool) -> None:
+    if json:
+        print_json(decision.to_dict())
+        return
+    out.print(
+        f"{decision.route.value}  budget {decision.budget:g}/{decision.total}  bucket {decision.bucket}  "
+        f"confidence {decision.confidence:.2f}  {'; '.join(decision.reasons)}",
+        markup=False,
+        highlight=False,
+    )

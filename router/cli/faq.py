@@ -7,10 +7,14 @@ from typing import Annotated
 import typer
 
 from ...cache import same_question
+from ...cache.cold import ColdLog
 from ...rag.embed import default_embedder
+from ..errors import RouterError
 from ..faq import Faq
+from ..promotion import suggestions, write
 from ..settings import load_settings
-from .ask import Json
+from ..wiring import open_traces
+from .ask import Json, printable
 from .output import note, out, print_json
 
 faq = typer.Typer(help="FAQ: import, list, match, delete.", no_args_is_help=True)
@@ -62,6 +66,45 @@ def match(question: str, folder: Folder = None, json: Json = False) -> None:
     if found is None:
         note("no entry surely answers this")
         raise typer.Exit(1)
+
+
+@faq.command()
+def suggest(
+    at_least: Annotated[int, typer.Option(min=1, help="Times a question was asked.")] = 10,
+    tenant: str = "default",
+    target: Annotated[
+        Path | None, typer.Option("--out", help="Write them to a .jsonl file for `shoal faq import`.")
+    ] = None,
+    folder: Folder = None,
+    json: Json = False,
+) -> None:
+    """Questions that keep coming and that the FAQ does not answer, with the answers that are kept (R7)."""
+    settings = load_settings(faq=folder)
+    if settings.cold_path is None:
+        raise RouterError("no answers are kept on disk: set cold_path (SHOAL_COLD_PATH) to a folder, then ask again")
+    if target is not None and target.suffix.lower() != ".jsonl":
+        raise RouterError(f"{target.name}: suggestions are written as .jsonl; choose a name that ends so")
+    entries, traces = opened(folder), open_traces(settings)
+    try:
+        rows = suggestions(
+            traces,
+            ColdLog(settings.cold_path),
+            at_least=at_least,
+            tenant=tenant,
+            known=lambda question: entries.match(question) is not None,
+        )
+    finally:
+        traces.close()
+    if target is not None:
+        write(rows, target)
+        note(f"{len(rows)} entries in {target}: read them, then `shoal faq import {target}`")
+    if json:
+        print_json([row.to_dict() for row in rows])
+    elif target is None:
+        for row in rows:
+            out.print(printable(f"{row.times:5}  {row.question}\n       {row.answer}"), markup=False, highlight=False)
+        if not rows:
+            note(f"no question was asked {at_least} times and is kept with its answer; try a lower --at-least")
 
 
 @faq.command()

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.router.decision import Message, messages_of
-from shoal.router.features import CHEAP, MAX_CHARS, language_of, read, read_hints, squash
+from shoal.router.features import CHEAP, MAX_CHARS, language_of, read, read_hints
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,12 @@ def test_guiding_words(text: str) -> None:
         "use the least thinking", "with minimal reasoning", "think as fast as you can", "fewest layers please",
         "as little thinking as possible", "don't think, just answer", "skip all reasoning",
         "give me the quickest answer",
+        "as few layers as possible", "/no_think", "no_think please", "don\u2019t overthink it",
+        "first thing that comes to mind", "without any deliberation", "off the top of your head", "gut reaction only",
+        "reasoning effort: low", "turn off your thinking", "disable reasoning", "no need to think", "use one layer",
+        "keep your reasoning very short", "snap judgement please", "blurt it out",
+        "不假思索地说", "凭直觉回答", "关闭思考", "尽量少动脑", "少用思考", "浅层思考", "一层就够", "立刻作答",
+        "zui shao de si kao",
         "用最少的思考回答", "最快回答", "最简推理", "不要思考", "用最短的时间回答", "思考越少越好", "以最快的方式回答",
     ],
 )  # fmt: skip
@@ -50,6 +56,13 @@ def test_words_that_ask_for_little_thinking(text: str) -> None:
         "the shortest river",
         "最小公倍数",
         "the quickest route home",
+        "how many layers has an onion",
+        "a quick dinner for two",
+        "the first thing to do in Rome",
+        "turn off the light",
+        "a few thoughts on this poem",
+        "他的第一反应是什么",
+        "快速排序",
     ],
 )
 def test_superlatives_alone_ask_for_nothing(text: str) -> None:
@@ -70,32 +83,11 @@ def test_answer_anchors(text: str) -> None:
     assert read_hints(text)[1].anchors
 
 
-@pytest.mark.parametrize(
-    ("disguised", "plain"),
-    [
-        ("l\u200be\u200bast thinking", "least thinking"),
-        ("ｌｅａｓｔ　ｔｈｉｎｋｉｎｇ", "least thinking"),
-        ("l e a s t  t h i n k i n g", "least thinking"),
-        ("l.e.a.s.t t.h.i.n.k.i.n.g", "least thinking"),
-        ("lеаst thіnkіng", "least thinking"),
-        ("LeAsT ThInKiNg", "least thinking"),
-        ("l3ast th1nking", "least thinking"),
-        ("最 少 的 思 考", "最少的思考"),
-        ("最.少.思.考", "最少思考"),
-        ("room 101 costs $45", "room 101 costs $45"),
-        ("the plain words stay", "the plain words stay"),
-    ],
-)
-def test_disguises_come_off(disguised: str, plain: str) -> None:
-    assert squash(disguised) == plain
-
-
 @given(st.text(max_size=300))
 def test_any_text_is_read(text: str) -> None:
     features = read((Message(role="user", content=text),))
     assert features.cheap.shape == (len(CHEAP),)
     assert bool((features.cheap < 20).all())
-    assert squash(squash(text)) is not None
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Self
 
 from .decision import Answer, Prompt, Request
@@ -116,12 +117,13 @@ def record(
     """
     values: dict[str, list[float]] = {measure: [] for measure in MEASURES}
     routes, tiers = Counter[str](), Counter[str]()
+    tenant = f"baseline-{token_hex(4)}"  # its repeats may hit the cache, but not what an earlier run left there
     for done, prompt in enumerate(prompts):
         if done == n:
             break
         progress(done + 1, n)
         try:
-            trace = ask(Request.of(prompt, tenant="baseline")).trace
+            trace = ask(Request.of(prompt, tenant=tenant)).trace
         except (Refused, NoModel):
             routes["none"] += 1
             continue

@@ -34,8 +34,9 @@ def serve(
     if not find_spec("fastapi") or not find_spec("uvicorn"):
         raise MissingExtra("The HTTP service's part (fastapi, uvicorn)", "serve")
     from ..service import serve as run
-    from ..service.server import check_free
+    from ..service.server import check_free, options_of
 
+    options = options_of(settings)  # what is wrong is told before anything is loaded
     check_free(settings.host, settings.port)
     router = router_for(settings)
     url = f"http://{settings.host}:{settings.port}/v1"
@@ -44,6 +45,6 @@ def serve(
     else:
         note(f"serving {router.model_name} at {url} (Ctrl-C stops)")
     try:
-        run(router, settings, open_access=open_access)
+        run(router, settings, options=options, open_access=open_access)
     finally:
         router.close()

@@ -32,17 +32,21 @@ def serve(router: Any, settings: Settings, *, options: ServiceOptions | None = N
     Keys made by `shoal keys create` are asked for when there are any. Raises `NotOpen` when there are none, the host is
     not loopback, and `open_access` does not allow that.
     """
-    keys = settings.key_path
-    options = replace(
-        options or ServiceOptions.of(settings.service),
-        keys_path=keys if list_keys(keys) else None,
-        ledger_path=settings.ledger_path,
-        prices=PriceTable.of(settings.prices),
-    )
+    options = options or options_of(settings)
     check_open(settings.host, options, open_access=open_access)
     check_free(settings.host, settings.port)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     server(create_app(router, options), options, host=settings.host, port=settings.port).run()
+
+
+def options_of(settings: Settings) -> ServiceOptions:
+    """What the settings say of the service. Raises `BadOptions` and `BadPrices`."""
+    return replace(
+        ServiceOptions.of(settings.service),
+        keys_path=settings.key_path if list_keys(settings.key_path) else None,
+        ledger_path=settings.ledger_path,
+        prices=PriceTable.of(settings.prices),
+    )
 
 
 def check_free(host: str, port: int) -> None:

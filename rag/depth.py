@@ -103,7 +103,7 @@ def language_of(text: str) -> str:
 
 
 def text_features(text: str, reading: Reading) -> list[float]:
-    """[8] of a text by itself, then the reader's view of it [512]."""
+    """[8] of a text by itself: length, tokens, figures, capitals, marks, letters, repetition, tables and code."""
     size = max(1, len(text))
     words = text.split()
     return [
@@ -115,7 +115,6 @@ def text_features(text: str, reading: Reading) -> list[float]:
         sum(char.isascii() and char.isalpha() for char in text) / size,
         len(set(words)) / max(1, len(words)),
         float(np.isin(reading.kinds, (ROW, CODE)).mean()),
-        *map(float, reading.whole),
     ]
 
 

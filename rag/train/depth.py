@@ -21,7 +21,9 @@ from .data import RUNS
 
 VALUES = RUNS.parent / "depth" / "values.jsonl"
 FOLDS, LEVELS = 8, 51
-STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0)
+MEAN = 1e6  # a strength that leaves the mean
+WORTH = 0.98  # of the mean's error, that a regression has to get below
 Vector = NDArray[np.float64]
 
 
@@ -56,18 +58,23 @@ def rank_correlation(one: Vector, other: Vector) -> float:
     return float(np.corrcoef(one.argsort().argsort(), other.argsort().argsort())[0, 1])
 
 
-def fitted(rows: Vector, wanted: Vector, groups: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The best regression over the folds, and how far off it is beside always saying the mean."""
-    tried = {strength: folded(rows, wanted, groups, strength) for strength in STRENGTHS}
-    best = min(tried, key=lambda strength: float(np.abs(tried[strength] - wanted).mean()))
-    error = {
-        "values": len(wanted),
-        "strength": best,
-        "MAE": round(float(np.abs(tried[best] - wanted).mean()), 4),
-        "MAE of the mean": round(float(np.abs(wanted - wanted.mean()).mean()), 4),
-        "rank correlation": round(rank_correlation(tried[best], wanted), 3),
+def fitted(rows: Vector, wanted: Vector, groups: list[str]) -> tuple[dict[str, Any], dict[str, Any], Vector]:
+    """The best regression over the folds, how far off it is, and what it said there."""
+    tried = {strength: folded(rows, wanted, groups, strength) for strength in (*STRENGTHS, MEAN)}
+    off = {strength: float(np.abs(said - wanted).mean()) for strength, said in tried.items()}
+    best = min(off, key=off.__getitem__)
+    best = best if off[best] < WORTH * off[MEAN] else MEAN
+    return ridge(rows, wanted, best), error_of(tried[best], wanted), tried[best]
+
+
+def error_of(said: Vector, real: Vector) -> dict[str, Any]:
+    """How far predictions are off, beside always saying the mean."""
+    return {
+        "values": len(real),
+        "MAE": round(float(np.abs(said - real).mean()), 4),
+        "MAE of the mean": round(float(np.abs(real - real.mean()).mean()), 4),
+        "rank correlation": round(rank_correlation(said, real), 3) if np.ptp(said) > 1e-3 else None,
     }
-    return ridge(rows, wanted, best), error
 
 
 def main() -> None:
@@ -80,21 +87,19 @@ def main() -> None:
         alone = np.array([line["read"]["free"]["score"] for line in mine])
         rows = np.array([text_features(line["text"], one) for line, one in zip(mine, readings, strict=True)])
         groups = [line["group"] for line in mine]
-        made["alone"][language], made["error"][f"alone, {language}"] = fitted(rows, alone, groups)
+        made["alone"][language], made["error"][f"text alone, {language}"], _ = fitted(rows, alone, groups)
         asked = [
-            (
-                match_features(match(reader.ask(line["q"][kind]), one)),
-                line["read"][kind]["score"] - value,
-                line["group"],
-            )
+            (match_features(match(reader.ask(line["q"][kind]), one)), line["read"][kind]["score"], value, line["group"])
             for line, one, value in zip(mine, readings, alone, strict=True)
             for kind in line["q"]
             if kind != "free"
         ]
-        features, shifts, names = (list(column) for column in zip(*asked, strict=True))
-        made["shift"][language], made["error"][f"shift, {language}"] = fitted(
-            np.array(features), np.array(shifts), names
+        features, scores, known = (np.array([one[place] for one in asked]) for place in range(3))
+        names = [one[3] for one in asked]
+        made["shift"][language], made["error"][f"shift by the question, {language}"], said = fitted(
+            features, scores - known, names
         )
+        made["error"][f"score for the question, text read before, {language}"] = error_of(known + said, scores)
         made["quantiles"][language] = np.quantile(alone, np.linspace(0, 1, LEVELS))
     for name, error in made["error"].items():
         print(name, error)

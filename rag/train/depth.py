@@ -64,7 +64,8 @@ def fitted(rows: Vector, wanted: Vector, groups: list[str]) -> tuple[dict[str, A
     off = {strength: float(np.abs(said - wanted).mean()) for strength, said in tried.items()}
     best = min(off, key=off.__getitem__)
     best = best if off[best] < WORTH * off[MEAN] else MEAN
-    return ridge(rows, wanted, best), error_of(tried[best], wanted), tried[best]
+    error = error_of(tried[best], wanted)
+    return ridge(rows, wanted, best), error | ({"rank correlation": None} if best == MEAN else {}), tried[best]
 
 
 def error_of(said: Vector, real: Vector) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def error_of(said: Vector, real: Vector) -> dict[str, Any]:
         "values": len(real),
         "MAE": round(float(np.abs(said - real).mean()), 4),
         "MAE of the mean": round(float(np.abs(real - real.mean()).mean()), 4),
-        "rank correlation": round(rank_correlation(said, real), 3) if np.ptp(said) > 1e-3 else None,
+        "rank correlation": round(rank_correlation(said, real), 3),
     }
 
 

@@ -3,6 +3,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Set to https://download.pytorch.org/whl/cpu to take PyTorch's own CPU build (Linux: 200 MB instead of several GB).
 TORCH_INDEX ?=
+# Tests run in so many processes, each with its own copy of the default model (1 GB).
+JOBS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 export HF_HUB_OFFLINE ?= 1
@@ -17,7 +19,7 @@ demo: setup
 
 test: setup browser
 	$(BIN)/shoal models pull smollm2-135m
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 # The console is tested in a real browser. Where there is none and it cannot be installed, those tests are skipped.
 browser:

@@ -1,9 +1,9 @@
 """Runs every block of README.md that claims to run, in order, in one empty folder.
 
-`python tests/check_readme.py [FILE ...]`. A `python` block runs as a script of its own; a `sh` block line by line with
-the environment's commands on the path. A line that ends in `&` stays in the background until the end, and the next
-block waits until its port answers. Blocks of other languages are not run, nor is a block right below
-`<!-- not run: why -->`. Port 8000 becomes a free one.
+`python tests/check_readme.py [FILE ...]`, two files at a time. A `python` block runs as a script of its own; a `sh`
+block line by line with the environment's commands on the path. A line that ends in `&` stays in the background until
+the end, and the next block waits until its port answers. Blocks of other languages are not run, nor is a block right
+below `<!-- not run: why -->`. Port 8000 becomes a free one.
 """
 
 import os
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,4 +116,6 @@ def check(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(1 if sum(check(Path(name)) for name in sys.argv[1:] or [str(ROOT / "README.md")]) else 0)
+    files = [Path(name) for name in sys.argv[1:]] or [ROOT / "README.md"]
+    with ThreadPoolExecutor(2) as pool:
+        sys.exit(1 if sum(pool.map(check, files)) else 0)

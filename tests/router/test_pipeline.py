@@ -5,6 +5,7 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,27 @@ def test_thumbs_down_retracts(router: CognitiveRouter, model: ScriptedModel) -> 
     assert not router.feedback("unknown", up=False)
     assert router.feedback(answer.trace.id, up=False)
     assert router.ask(HARD).route is Route.DEEP
+
+
+@pytest.mark.parametrize(
+    ("answer_id", "fields", "named"),
+    [
+        ("some id", {"up": "no"}, "up"),
+        (7, {"up": True}, "answer_id"),
+        ("some id", {"up": True, "tenant": None}, "tenant"),
+    ],
+)
+def test_feedback_of_the_wrong_kind_names_its_field(
+    router: CognitiveRouter, answer_id: Any, fields: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{named} must be") as error:
+        router.feedback(answer_id, **fields)
+    assert error.value.param == named
+
+
+def test_nothing_but_a_depth_hint_is_refused_clearly(router: CognitiveRouter) -> None:
+    with pytest.raises(InvalidRequest, match="nothing but a depth hint"):
+        router.ask("<depth_hint:12>")
 
 
 def test_a_fact_is_extracted_verbatim_and_cited(model: ScriptedModel, kb: KnowledgeBase) -> None:

@@ -1,7 +1,7 @@
 """Which parts of the way from passages to a context earn their place (A6), at equal token budgets.
 
     python -m benchmarks.ablation [--questions N] [--sets NAME ...]
-    python -m benchmarks.ablation --score SECONDS      # depth scores by the model itself, for XQuAD en; goes on
+    python -m benchmarks.ablation --score SECONDS      # depth scores by the model itself, first; goes on
     python -m benchmarks.ablation --answer SECONDS     # answers of the default model for a sample; goes on
 
 XQuAD en and zh and CMRC 2018 dev, measuring only. The knowledge base also holds a shortened copy of every third passage
@@ -41,7 +41,7 @@ from shoal.router.deep import grounded
 FILES = {
     "xquad en": "xquad/xquad.en.json", "xquad zh": "xquad/xquad.zh.json", "cmrc dev": "cmrc2018/cmrc2018_dev.json"
 }  # fmt: skip
-FOUND, DISTRACTORS, BUDGETS, DRAWS, RESAMPLES, TOKENS = 8, 100, (128, 256, 512), 4, 2000, 24
+FOUND, PASSAGES, DISTRACTORS, BUDGETS, DRAWS, RESAMPLES, TOKENS = 8, 80, 100, (128, 256, 512), 4, 2000, 24
 PARTS = OUT / "ablation"
 Count = Callable[[str], int]
 
@@ -112,9 +112,13 @@ def by_depth(hits: Sequence[Hit], spare: bool) -> tuple[list[Hit], list[Hit]]:
     """(kept, dropped) by the filter as it ships, or with nothing spared but the easiest passage."""
     if spare:
         return filter_hits(hits, LIMIT)
-    easiest = max(hits, key=lambda hit: hit.depth_score or 0.0)
-    kept = [hit for hit in hits if hit is easiest or (hit.depth_score or 0.0) >= LIMIT]
+    easiest = max(hits, key=_ease)
+    kept = [hit for hit in hits if hit is easiest or _ease(hit) >= LIMIT]
     return kept, [hit for hit in hits if hit not in kept]
+
+
+def _ease(hit: Hit) -> float:
+    return 1.0 if hit.depth_score is None else hit.depth_score
 
 
 def at_random(hits: Sequence[Hit], dropped: int, spare: bool, draw: random.Random) -> list[Hit]:
@@ -190,7 +194,7 @@ def compare(systems: Systems, asked: Sequence[Asked], budget: int, count: Count)
                 float(np.mean([any(answer in text for answer in one.answers) for text, _ in contexts]))
             )
             text, hits = contexts[0]
-            depth = float(np.mean([hit.depth_score or 0.0 for hit in hits]))
+            depth = float(np.mean([_ease(hit) for hit in hits]))
             rest.setdefault(system, []).append((count(text), depth, 1 - len(hits) / len(one.hits)))
     rows = []
     for system, found in held.items():
@@ -210,15 +214,17 @@ def compare(systems: Systems, asked: Sequence[Asked], budget: int, count: Count)
     return rows
 
 
+def probe_of(base: KnowledgeBase) -> Depths:
+    """The depth probe as it serves: the model's own scores of texts where they were made, else predicted ones."""
+    return Depths(default_reader(), folder=base.path, scorer=Known(default_depth_model().scorer))
+
+
 def told(base: KnowledgeBase, asked: Sequence[Asked], probe: str) -> list[Asked]:
     """The questions with other depth scores on their hits: of the text alone, predicted or the model's own."""
-    scorer = Known(default_depth_model().scorer) if probe == "own" else None
-    depths = Depths(default_reader(), folder=base.path, scorer=scorer)
+    depths = probe_of(base) if probe == "own" else Depths(default_reader(), folder=base.path)
     texts = list({hit.text for one in asked for hit in one.hits})
-    known = dict(zip(texts, depths.judge(texts), strict=True))
-    return [
-        replace(one, hits=tuple(replace(hit, depth_score=known[hit.text].score) for hit in one.hits)) for one in asked
-    ]
+    known = {text: depth and depth.score for text, depth in zip(texts, depths.judge(texts), strict=True)}
+    return [replace(one, hits=tuple(replace(hit, depth_score=known[hit.text]) for hit in one.hits)) for one in asked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +244,9 @@ def tokens_of() -> Count:
 
 
 def chosen(questions: Sequence[Any], number: int) -> list[Any]:
-    """So many questions, always the same."""
-    return random.Random(SEED).sample(list(questions), min(number, len(questions)))
+    """So many questions over the first passages, always the same."""
+    over = [one for one in questions if int(one[1][1:]) < PASSAGES]
+    return random.Random(SEED).sample(over, min(number, len(over)))
 
 
 def recalls(names: Sequence[str], number: int, count: Count) -> dict[str, Any]:
@@ -258,36 +265,36 @@ def recalls(names: Sequence[str], number: int, count: Count) -> dict[str, Any]:
 def recall(name: str, number: int, count: Count) -> dict[str, Any]:
     """The tables of one set."""
     base, questions = open_base(name)
-    base.depth_probe = Depths(default_reader(), folder=base.path)
+    base.depth_probe = probe_of(base)
     asked = [ask(base, question, answers) for question, _, answers in chosen(questions, number)]
     systems, bare = Systems(base, count), Systems(base, count, spare=False)
     found = {f"{name}, {budget} tokens": compare(systems, asked, budget, count) for budget in BUDGETS}
-    for probe in ("question", "text", "own")[: 3 if name == "xquad en" else 2]:
+    for probe in ("question", "own", "text"):
         scored = asked if probe == "question" else told(base, asked, probe)
-        rows = compare(bare, scored, 512, count)
-        found[f"{name}, 512 tokens, nothing spared, score {probe}"] = [row for row in rows if "," in row["system"]]
+        if any(hit.depth_score is not None for one in scored for hit in one.hits):
+            rows = compare(bare, scored, 512, count)
+            title = f"{name}, 512 tokens, nothing spared, score {probe}"
+            found[title] = [row for row in rows if "," in row["system"]]
     base.close()
     return found
 
 
-def measure_depths(seconds: float, number: int) -> None:
-    """The model's own depth scores of the passages found in XQuAD en, into the sidecar of its knowledge base."""
+def measure_depths(names: Sequence[str], seconds: float, number: int) -> None:
+    """The model's own depth scores of the passages found, into the sidecars of the knowledge bases."""
     from shoal.gated_llm import GatedLLM
     from shoal.gated_llm.skim import Skim
 
-    until = time.monotonic() + seconds
-    base, questions = open_base("xquad en")
-    asked = [ask(base, question, answers) for question, _, answers in chosen(questions, number)]
-    texts = list({hit.text: None for one in asked for hit in one.hits})
-    depths = Depths(default_reader(), folder=base.path, scorer=Skim(GatedLLM.load()))
-    for start in range(0, len(texts), 8):
-        if time.monotonic() > until:
-            print(f"{start} of {len(texts)} passages are scored; run it again", flush=True)
-            break
-        depths.score(texts[start : start + 8])
-    else:
-        print(f"all {len(texts)} passages are scored")
-    base.close()
+    until, skim = time.monotonic() + seconds, Skim(GatedLLM.load())
+    for name in names:
+        base, questions = open_base(name)
+        asked = [ask(base, question, answers) for question, _, answers in chosen(questions, number)]
+        texts = list(dict.fromkeys(hit.text for one in asked for hit in one.hits))
+        depths, done = Depths(default_reader(), folder=base.path, scorer=skim), 0
+        while done < len(texts) and time.monotonic() < until:
+            depths.score(texts[done : done + 8])
+            done += 8
+        print(f"{name}: {min(done, len(texts))} of {len(texts)} passages are scored", flush=True)
+        base.close()
 
 
 def answer(seconds: float, number: int, count: Count) -> None:
@@ -297,7 +304,7 @@ def answer(seconds: float, number: int, count: Count) -> None:
     until, path = time.monotonic() + seconds, PARTS / "answers.jsonl"
     known = {json.loads(line)["key"] for line in path.open(encoding="utf-8")} if path.exists() else set()
     base, questions = open_base("xquad en")
-    base.depth_probe = Depths(default_reader(), folder=base.path)
+    base.depth_probe = probe_of(base)
     llm = GatedLLM.load()
     systems = Systems(base, count)
     with path.open("a", encoding="utf-8") as file:
@@ -341,7 +348,7 @@ def answered(number: int, count: Count) -> dict[str, Any]:
         {one["key"]: one for line in path.open(encoding="utf-8") for one in [json.loads(line)]} if path.exists() else {}
     )
     base, questions = open_base("xquad en")
-    base.depth_probe = Depths(default_reader(), folder=base.path)
+    base.depth_probe = probe_of(base)
     systems, tables = Systems(base, count), dict[str, Any]()
     made: dict[tuple[int, str], list[tuple[float, float, dict[str, Any]]]] = {}
     for question, _, answers in chosen(questions, number):
@@ -388,7 +395,7 @@ def main() -> None:
     count = tokens_of()
     if asked.score or asked.answer:
         if asked.score:
-            measure_depths(asked.score, asked.questions)
+            measure_depths(asked.sets, asked.score, asked.questions)
         if asked.answer:
             answer(asked.answer, asked.answered, count)
         return
@@ -400,9 +407,10 @@ def main() -> None:
             f"shortened copy, {DISTRACTORS} passages of other articles. Recall: an answer string is in the context. "
             "Differences are paired 95% bootstrap intervals in points. The filter leaves out passages below a "
             f"calibrated depth score of {LIMIT}, but for the first {MIN_KEEP} and those that score {RELEVANT} or more; "
-            "'nothing spared' spares only the easiest, and goes by the score for the question, by that of the text "
-            "alone as predicted, and by that of the text alone as the model gives it ('own'). Random drops leave out "
-            "as many of the same passages. Answers: the default model with the grounded adapter, greedy, full depth, "
+            "'nothing spared' spares only the easiest, and goes by the score for the question, by the model's own "
+            "score of the text alone ('own'), and by that as predicted ('text'). Random drops leave out as many of "
+            "the same passages. Depth: mean calibrated score, 1 where not known (CMRC, whose passages the model did "
+            "not read). Answers: the default model with the grounded adapter, greedy, full depth, "
             "nothing shared between prompts, on a busy machine.",
             "recall": recalls(asked.sets, asked.questions, count),
             "answers": answered(asked.answered, count),

@@ -6,6 +6,7 @@ already, distilled from the default model's real values (`rag/train/depth.py`; c
 are put on one scale by their quantiles over a reference corpus, apart for English and Chinese. Runs no model.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -70,13 +71,16 @@ class DepthModel:
     alone: dict[str, Linear]
     shift: dict[str, Linear]
     quantiles: dict[str, Vector]
+    version: str
 
     @classmethod
     def read(cls, path: Path = ASSET) -> "DepthModel":
         """Raises ModelError when the file is missing or damaged."""
         try:
-            raw = json.loads(path.read_text("utf-8"))
+            data = path.read_bytes()
+            raw = json.loads(data)
             return cls(
+                version=hashlib.sha256(data).hexdigest()[:8],
                 scorer=raw["scorer"],
                 alone={name: Linear.of(one) for name, one in raw["alone"].items()},
                 shift={name: Linear.of(one) for name, one in raw["shift"].items()},
@@ -84,6 +88,10 @@ class DepthModel:
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{path}: the depth predictor cannot be read; install the package again") from error
+
+    def knows(self, language: str) -> bool:
+        """Whether texts of that language can be told apart without the model; fitting found nothing in some."""
+        return bool(self.alone[language].weights.any())
 
     def calibrated(self, raw: float, language: str) -> float:
         """Share of the reference texts of that language with a lower raw score."""
@@ -135,8 +143,9 @@ class Depths:
     """The depth probe of a knowledge base: scores of hits for a question, from `folder`'s sidecar and the predictor.
 
     `scorer`: the gated model; its scores of texts are kept in the sidecar by `score`, which alone runs it. What is not
-    in the sidecar under the scorer's fingerprint, so all of it after its gates change, is predicted until then. For
-    another scorer than the predictor was made with, fit its own `model`: the shipped scale only stands in.
+    in the sidecar under the scorer's fingerprint, so all of it after its gates change, is predicted until then, and has
+    no depth in a language where that cannot be done. For another scorer than the predictor was made with, fit its own
+    `model`: the shipped scale only stands in.
     """
 
     def __init__(
@@ -148,18 +157,19 @@ class Depths:
     @property
     def fingerprint(self) -> str:
         """Changes when scores do."""
-        return f"{self._scorer.fingerprint if self._scorer else self._model.scorer}:{self._reader.version}"
+        scorer = self._scorer.fingerprint if self._scorer else self._model.scorer
+        return f"{scorer}:{self._model.version}:{self._reader.version}"
 
-    def __call__(self, question: str, passages: Sequence[Hit], /) -> list[Depth]:
-        """Depth of every passage for the question; runs no model."""
+    def __call__(self, question: str, passages: Sequence[Hit], /) -> list[Depth | None]:
+        """Depth of every passage for the question, None where it is not known; runs no model."""
         asked = self._reader.ask(question)
         readings = [self._reading(hit) for hit in passages]
         alone = self._alone([hit.text for hit in passages], readings)
-        found = []
+        found: list[Depth | None] = []
         for hit, reading, raw in zip(passages, readings, alone, strict=True):
             language = language_of(hit.text)
             shift = self._model.shift[language](np.array([match_features(match(asked, reading))]))[0]
-            found.append(self._depth(raw + float(shift), language))
+            found.append(None if raw is None else self._depth(raw + float(shift), language))
         return found
 
     def score(self, texts: Sequence[str], progress: Callable[[int, int], None] | None = None) -> None:
@@ -172,11 +182,11 @@ class Depths:
         with closing(ScoreFile(self._folder / SIDECAR, self._scorer)) as file:
             file(texts, progress)
 
-    def judge(self, texts: Sequence[str]) -> list[Depth]:
-        """Depths of texts by themselves, without a question; runs no model."""
+    def judge(self, texts: Sequence[str]) -> list[Depth | None]:
+        """Depths of texts by themselves, without a question, None where they are not known; runs no model."""
         readings = self._reader.read([("", text) for text in texts])
-        raw = self._alone(texts, readings)
-        return [self._depth(value, language_of(text)) for value, text in zip(raw, texts, strict=True)]
+        found = zip(texts, self._alone(texts, readings), strict=True)
+        return [None if raw is None else self._depth(raw, language_of(text)) for text, raw in found]
 
     def _depth(self, raw: float, language: str) -> Depth:
         raw = min(1.0, max(0.0, raw))
@@ -185,17 +195,17 @@ class Depths:
     def _reading(self, hit: Hit) -> Reading:
         return hit.reading if hit.reading is not None else self._reader.read([(hit.heading, hit.text)])[0]
 
-    def _alone(self, texts: Sequence[str], readings: Sequence[Reading]) -> list[float]:
+    def _alone(self, texts: Sequence[str], readings: Sequence[Reading]) -> list[float | None]:
+        """Raw scores of texts by themselves: from the sidecar, else predicted where that can be done."""
         known: list[float | None] = [None] * len(texts)
         if self._scorer is not None:
             with closing(ScoreFile(self._folder / SIDECAR, self._scorer)) as file:
                 known = file.known(texts)
-        return [
-            float(self._model.alone[language_of(text)](np.array([text_features(text, reading)]))[0])
-            if value is None
-            else value
-            for text, reading, value in zip(texts, readings, known, strict=True)
-        ]
+        for place, (text, reading) in enumerate(zip(texts, readings, strict=True)):
+            language = language_of(text)
+            if known[place] is None and self._model.knows(language):
+                known[place] = float(self._model.alone[language](np.array([text_features(text, reading)]))[0])
+        return known
 
 
 def filter_hits(

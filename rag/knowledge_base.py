@@ -20,6 +20,7 @@ from .chunk import Span, Splitter
 from .depth import Depth, filter_hits
 from .document import Document, Kind, find_files
 from .embed import Embedder, default_embedder
+from .encoder import one_thread
 from .errors import DocumentError, IndexMismatchError, MissingExtraError, RagError
 from .extract import THRESHOLD, Extracted, Extractor, Passage, factual
 from .fuse import Context, Dropped, fuse
@@ -35,12 +36,12 @@ MIN_SCORE = 0.05  # of a passage in a context; the best one is kept whatever its
 
 
 class DepthProbe(Protocol):
-    """Depth scores [n] of passages for a question, raw and calibrated or one number for both (A3).
+    """Depth scores [n] of passages for a question, raw and calibrated or one number for both, None if not known (A3).
 
     High, up to 1, where a gated model would skim the passage. `rag.depth.Depths` is the one that ships.
     """
 
-    def __call__(self, question: str, passages: Sequence[Hit], /) -> Sequence["float | Depth"]: ...
+    def __call__(self, question: str, passages: Sequence[Hit], /) -> Sequence[float | Depth | None]: ...
 
 
 def passage_of(score: float, one: Candidate) -> Passage:
@@ -49,6 +50,11 @@ def passage_of(score: float, one: Candidate) -> Passage:
     return Passage(
         text=row.text, doc_id=row.doc_id, chunk_id=row.chunk_id, start=row.start, score=score, reading=one.reading
     )
+
+
+def _deep(hit: Hit, depth: float | Depth) -> Hit:
+    score, raw = (depth.score, depth.raw) if isinstance(depth, Depth) else (depth, depth)
+    return replace(hit, depth_score=float(score), depth_raw=float(raw))
 
 
 class KnowledgeBase:
@@ -272,6 +278,7 @@ class KnowledgeBase:
         vector = self.embed([question])[0]
         return candidates(self._store, self._dense, self._readings, question, vector, k, labels)
 
+    @one_thread
     def _ranked(
         self, question: str, k: int, labels: Sequence[str] = (), rerank: bool = True
     ) -> list[tuple[float, Candidate]]:
@@ -303,8 +310,7 @@ class KnowledgeBase:
         if self.depth_probe is None or not hits:
             return hits
         found = zip(hits, self.depth_probe(question, hits), strict=True)
-        depths = [(hit, one if isinstance(one, Depth) else Depth(raw=one, score=one)) for hit, one in found]
-        return [replace(hit, depth_score=float(one.score), depth_raw=float(one.raw)) for hit, one in depths]
+        return [hit if depth is None else _deep(hit, depth) for hit, depth in found]
 
     def around(self, hit: Hit, *, before: int = 1, after: int = 1) -> list[Hit]:
         """A passage found with its neighbours in the document, in order; what was set aside is left out."""

@@ -62,9 +62,11 @@ def test_what_is_clearly_relevant_stays_however_hard() -> None:
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_hits_carry_raw_and_calibrated_depth(base: KnowledgeBase, question: str) -> None:
+def test_hits_carry_raw_and_calibrated_depth(base: KnowledgeBase, question: str, tmp_path: Path) -> None:
     plain = base.search(question, 6)
-    base.depth_probe = Depths(default_reader(), folder=base.path)
+    scorer = Scorer(default_depth_model().scorer)
+    base.depth_probe = depths = Depths(default_reader(), folder=tmp_path, scorer=scorer)
+    depths.score([hit.text for hit in plain])
     try:
         found = base.search(question, 6)
     finally:
@@ -77,6 +79,19 @@ def test_hits_carry_raw_and_calibrated_depth(base: KnowledgeBase, question: str)
         assert 0 <= hit.depth_score <= 1
     order = sorted((hit for hit in found if hit.text.isascii()), key=lambda hit: hit.depth_raw or 0.0)
     assert sorted(hit.depth_score or 0.0 for hit in order) == [hit.depth_score for hit in order]
+
+
+def test_what_cannot_be_told_without_the_model_has_no_depth_and_stays(base: KnowledgeBase) -> None:
+    model = default_depth_model()
+    nothing = replace(model.alone["zh"], weights=0 * model.alone["zh"].weights)
+    blind = replace(model, alone={"en": nothing, "zh": nothing})
+    base.depth_probe = Depths(default_reader(), folder=base.path, model=blind)
+    try:
+        assert {hit.depth_score for hit in base.search(QUESTIONS[1], 6)} == {None}
+        context = base.context(QUESTIONS[1], k=6, min_score=0.0, token_budget=600, depth_limit=LIMIT)
+    finally:
+        base.depth_probe = None
+    assert "depth" not in {one.reason for one in context.dropped}
 
 
 def test_a_probe_may_give_one_number(base: KnowledgeBase) -> None:
@@ -108,16 +123,17 @@ def test_scores_are_kept_by_text_and_scorer(tmp_path: Path) -> None:
     depths = Depths(default_reader(), folder=tmp_path, scorer=scorer)
     predicted = depths.judge(texts)
     assert scorer.read == 0
+    assert [one is not None for one in predicted] == [model.knows("en"), model.knows("zh")]
     depths.score(texts)
     depths.score([*texts, texts[0]])
     assert scorer.read == 2
-    assert [one.raw for one in depths.judge(texts)] == [0.7, 0.7]
+    assert [one and one.raw for one in depths.judge(texts)] == [0.7, 0.7]
     again = Depths(default_reader(), folder=tmp_path, scorer=Scorer(model.scorer, 0.1))
-    assert [one.raw for one in again.judge(texts)] == [0.7, 0.7]
+    assert [one and one.raw for one in again.judge(texts)] == [0.7, 0.7]
     changed = Depths(default_reader(), folder=tmp_path, scorer=Scorer("other gates", 0.4), model=model)
     assert changed.judge(texts) == predicted
     changed.score(texts)
-    assert [one.raw for one in changed.judge(texts)] == [0.4, 0.4]
+    assert [one and one.raw for one in changed.judge(texts)] == [0.4, 0.4]
     assert len({depths.fingerprint, changed.fingerprint}) == 2
 
 

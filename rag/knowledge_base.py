@@ -197,6 +197,15 @@ class KnowledgeBase:
         """Names of all documents, sorted."""
         return [doc_id for doc_id, _ in self._store.digests()]
 
+    def texts(self) -> list[str]:
+        """The texts of all passages that are searched."""
+        rows = self._store.row_numbers().tolist()
+        return [
+            row.text
+            for start in range(0, len(rows), 500)
+            for row in self._store.rows(rows[start : start + 500]).values()
+        ]
+
     # audit
 
     def audit(

@@ -19,7 +19,7 @@ from safetensors.numpy import load, load_file, save
 
 from .chunk import units
 from .embed import default_embedder
-from .encoder import FloatArray, UniversalSentenceEncoder
+from .encoder import FloatArray, UniversalSentenceEncoder, one_thread
 from .errors import ModelError
 
 ASSET = Path(__file__).parent / "assets" / "reader.safetensors"
@@ -108,6 +108,7 @@ class Reader:
         reading = b"".join(weights[name].tobytes() for name in sorted(weights) if name.startswith("passage_"))
         self.fingerprint = f"{hashlib.sha256(reading).hexdigest()[:12]}:{encoder.fingerprint}"  # of what is kept
 
+    @one_thread
     def read(self, passages: Sequence[tuple[str, str]]) -> list[Reading]:
         """Readings of passages, each given as (what stands above it: title and headings, its text)."""
         cut = [_segments(above, text) for above, text in passages]
@@ -129,6 +130,7 @@ class Reader:
             )
         return out
 
+    @one_thread
     def ask(self, question: str) -> Question:
         """The question, read."""
         found = self._encoder.token_features([question], max_tokens=64)

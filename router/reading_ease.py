@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..rag.encoder import one_thread
-
 if TYPE_CHECKING:
     from ..gated_llm import GatedLLM
     from ..rag import DepthScore
@@ -36,8 +34,7 @@ class _Predicted:
     fingerprint: str
 
     def __call__(self, texts: Sequence[str], /) -> list[float]:
-        with one_thread:
-            return [1.0 if one is None else one.score for one in self.depths.judge(texts)]  # what is not known stays
+        return [1.0 if one is None else one.score for one in self.depths.judge(texts)]  # what is not known stays
 
 
 def read(llm: "GatedLLM") -> "DepthScore":

@@ -66,7 +66,8 @@ def test_hits_carry_raw_and_calibrated_depth(base: KnowledgeBase, question: str,
     plain = base.search(question, 6)
     scorer = Scorer(default_depth_model().scorer)
     base.depth_probe = depths = Depths(default_reader(), folder=tmp_path, scorer=scorer)
-    depths.score([hit.text for hit in plain])
+    depths.score(base.texts())
+    assert scorer.read == len(base) == len(base.texts())
     try:
         found = base.search(question, 6)
     finally:

@@ -142,7 +142,7 @@ def decode(data: bytes) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encodings = ["utf-16"]
     elif b"\0" in data[:65536]:
-        raise DocumentError("not text: it holds zero bytes")
+        raise DocumentError("not text: it holds zero bytes (if it is UTF-16, save it as UTF-8)")
     else:
         encodings = ["utf-8-sig", "gb18030", "cp1252"]
     for encoding in encodings:

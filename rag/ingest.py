@@ -5,7 +5,7 @@ Knows nothing of questions.
 
 import hashlib
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,6 +73,14 @@ def passage_text(title: str, chunk: Chunk) -> str:
     return f"{top}\n{chunk.text}" if top else chunk.text
 
 
+def _told(wrong: Sequence[str], found: Sequence[Document]) -> list[str]:
+    """What was wrong with rows, in short; ids that came twice too."""
+    counts = Counter(document.doc_id.rpartition("#")[2] for document in found)
+    twice = [f"id {key:.80} came {count} times: the last row counts" for key, count in counts.items() if count > 1]
+    told = [*wrong, *twice]
+    return told if len(told) <= _WRONG else [*told[:_WRONG], f"and {len(told) - _WRONG} more rows"]
+
+
 def _labelled(documents: Iterable[Document], labels: tuple[str, ...]) -> list[Document]:
     return [replace(one, labels=tuple(dict.fromkeys((*labels, *one.labels)))) if labels else one for one in documents]
 
@@ -131,13 +139,14 @@ class Ingest:
         if not wrong:
             self._gone += sorted(set(earlier) - {document.doc_id for document in found})
         self.put(found)
-        return wrong if len(wrong) <= _WRONG else [*wrong[:_WRONG], f"and {len(wrong) - _WRONG} more rows"]
+        return _told(wrong, found)
 
     def data(self, data: bytes, name: str, kind: Kind, labels: tuple[str, ...]) -> list[str]:
         """Put in what a file of that kind would hold; otherwise as `file`, but nothing goes."""
         wrong: list[str] = []
-        self.put(_labelled(read_bytes(data, name, kind, report=wrong.append), labels))
-        return wrong if len(wrong) <= _WRONG else [*wrong[:_WRONG], f"and {len(wrong) - _WRONG} more rows"]
+        found = _labelled(read_bytes(data, name, kind, report=wrong.append), labels)
+        self.put(found)
+        return _told(wrong, found)
 
     def _name(self, file: Path, root: Path, earlier: list[str]) -> str:
         """The file's name below the folder given; a hash of its place is added when another file has that name."""

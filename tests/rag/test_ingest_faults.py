@@ -49,6 +49,15 @@ def test_a_quote_gone_wrong_costs_its_own_line(empty: KnowledgeBase, folder: Pat
     assert document.text == "跨\n行。"
 
 
+def test_an_id_that_comes_twice_is_told_and_the_last_counts(empty: KnowledgeBase, folder: Path) -> None:
+    (folder / "r.jsonl").write_text('{"id": 1, "text": "First."}\n{"id": 1, "text": "Last."}\n', "utf-8")
+    report = empty.add(folder / "r.jsonl")
+    assert [one.reason for one in report.skipped] == ["id 1 came 2 times: the last row counts"]
+    document = empty.document("r.jsonl#1")
+    assert document is not None
+    assert document.text == "Last."
+
+
 def test_many_bad_rows_are_told_in_short(empty: KnowledgeBase, folder: Path) -> None:
     (folder / "b.jsonl").write_text('{"text": "Kept."}\n' + "{]\n" * 50, "utf-8")
     report = empty.add(folder / "b.jsonl")

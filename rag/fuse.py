@@ -6,7 +6,7 @@ Never invents text: every piece of a context is a substring of the span it cites
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,8 @@ class _Sentence:
     hit: int
     start: int  # in the hit's text
     end: int
-    worth: float
+    close: float  # to the question
+    worth: float  # closeness and the passage's score
 
 
 def fuse(
@@ -114,7 +115,7 @@ def _sentences(
     else:
         close = [COSINE_WEIGHT * float(cosine) for cosine in vectors[1:] @ vectors[0]]
     return [
-        _Sentence(place, start, end, hits[place].score + value)
+        _Sentence(place, start, end, value, hits[place].score + value)
         for (place, start, end), value in zip(spans, close, strict=True)
     ], vectors[1:]
 
@@ -132,11 +133,12 @@ def _within(segments: Sequence[tuple[int, int, float]], start: int, end: int) ->
 
 
 def _clusters(
-    hits: Sequence[Hit], found: Sequence[_Sentence], vectors: NDArray[np.float32]
+    hits: Sequence[Hit], found: list[_Sentence], vectors: NDArray[np.float32]
 ) -> tuple[list[int], dict[int, list[int]]]:
     """For each sentence the one that stands for its cluster, and for each of those the ones that contradict it.
 
-    A cluster grows from its worthiest sentence, so no chain of small steps joins sentences that are far apart.
+    A cluster grows from its worthiest sentence, so no chain of small steps joins sentences that are far apart; the one
+    closest to the question stands for it, with that worth.
     """
     texts = [hits[one.hit].text[one.start : one.end] for one in found]
     order = sorted(range(len(found)), key=lambda i: (-found[i].worth, i))
@@ -155,7 +157,15 @@ def _clusters(
                 rivals.setdefault(i, []).append(j)
                 rivals.setdefault(j, []).append(i)
         heads.append(i)
-    return leaders, rivals
+    members: dict[int, list[int]] = {}
+    for i, head in enumerate(leaders):
+        members.setdefault(head, []).append(i)
+    stands = {head: max(same, key=lambda i: (found[i].close, found[i].worth, -i)) for head, same in members.items()}
+    for head, one in stands.items():
+        found[one] = replace(found[one], worth=found[head].worth)
+    return [stands[head] for head in leaders], {
+        stands[head]: [stands[other] for other in others] for head, others in rivals.items()
+    }
 
 
 def _same(cosine: float, one: str, other: str) -> bool:

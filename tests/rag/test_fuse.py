@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -6,6 +8,7 @@ from shoal.rag import KnowledgeBase
 from shoal.rag.chunk import Span
 from shoal.rag.embed import default_embedder
 from shoal.rag.fuse import fuse
+from shoal.rag.reading import default_reader
 from shoal.rag.retrieve import Hit
 from shoal.rag.words import length
 
@@ -17,6 +20,7 @@ SENTENCES = st.sampled_from(
         "它在周末停机。\n",
         "# Heading\n",
         "The pump weighs 41 kg. ",
+        "The pump does not weigh 40 kg. ",
         "| kW | 15 |\n",
         "\n\n",
         "word " * 30,
@@ -32,11 +36,19 @@ def hit(text: str, number: int, start: int = 0) -> Hit:
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(TEXTS, min_size=1, max_size=4), st.integers(20, 200), st.integers(0, 50))
-def test_every_piece_is_a_substring_of_the_span_it_cites(texts: list[str], budget: int, offset: int) -> None:
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.integers(20, 200), st.integers(0, 50), st.booleans())
+def test_every_piece_is_a_substring_of_the_span_it_cites(
+    texts: list[str], budget: int, offset: int, read: bool
+) -> None:
     hits = [hit(text, number, offset) for number, text in enumerate(texts)]
+    reader = default_reader() if read else None
+    if reader is not None:
+        readings = reader.read([("", text) for text in texts])
+        hits = [replace(one, reading=reading) for one, reading in zip(hits, readings, strict=True)]
     sources = {one.doc_id: " " * offset + one.text for one in hits}
-    context = fuse("泵有多重？", hits, embed=default_embedder(), token_budget=budget, count_tokens=length)
+    context = fuse(
+        "泵有多重？", hits, embed=default_embedder(), token_budget=budget, count_tokens=length, reader=reader
+    )
     for piece in context.pieces:
         assert sources[piece.doc_id][piece.span.start : piece.span.end] == piece.text
         assert str(piece) in context.text
@@ -106,3 +118,6 @@ def test_of_near_duplicates_the_one_closest_to_the_question_stays() -> None:
     for question, kept in (("When does the museum open its doors?", texts[1]), (texts[0], texts[0])):
         context = fuse(question, hits, embed=default_embedder(), token_budget=400, count_tokens=length)
         assert [piece.text for piece in context.pieces] == [kept]
+    ranked = [replace(hits[0], score=0.9), replace(hits[1], score=0.1)]  # whatever the passages' scores
+    context = fuse(texts[1], ranked, embed=default_embedder(), token_budget=400, count_tokens=length)
+    assert [piece.text for piece in context.pieces] == [texts[1]]

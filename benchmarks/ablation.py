@@ -41,7 +41,7 @@ from shoal.router.deep import grounded
 FILES = {
     "xquad en": "xquad/xquad.en.json", "xquad zh": "xquad/xquad.zh.json", "cmrc dev": "cmrc2018/cmrc2018_dev.json"
 }  # fmt: skip
-FOUND, PASSAGES, DISTRACTORS, BUDGETS, DRAWS, RESAMPLES, TOKENS = 8, 80, 100, (128, 256, 512), 4, 2000, 24
+FOUND, PASSAGES, DISTRACTORS, BUDGETS, DRAWS, RESAMPLES, TOKENS = 8, 40, 100, (128, 256, 512), 4, 2000, 24
 PARTS = OUT / "ablation"
 Count = Callable[[str], int]
 

@@ -30,7 +30,7 @@ from shoal.router.reading_ease import predicted
 
 from .retrieval import DATA, OUT, squad
 
-LIMITS = (0.1, 0.25, 0.65)
+LIMITS = (0.05, 0.1, 0.25, 0.65)
 ASKED = 60  # questions of each set
 Texts = dict[str, str]
 

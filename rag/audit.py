@@ -3,16 +3,18 @@
 Every document has the mean depth score of its passages. One below the limit is cut into atomic units, a sentence or a
 few with the headings above them, and each unit is scored again; units still below the limit go to the quarantine: out
 of every search, kept with vector and reading, and brought back by `restore`. Documents themselves stay whole, so
-citations keep pointing into them. Depends on text, splitter, scorer and limit alone: run twice, it changes nothing;
-killed, it goes on. Knows no model: the score is handed in.
+citations keep pointing into them. What the scorer cannot judge stays as it is. Depends on text, splitter, scorer and
+limit alone: run twice, it changes nothing; killed, it goes on. Knows no model: the score is handed in.
 """
 
 import json
+import math
 import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ Progress = Callable[[str, float, float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A document's depth score, 0 to 1, high = easy, and where it came from."""
+    """A document's depth score, 0 to 1, high = easy, NaN = not known, and where it came from."""
 
     doc_id: str
     score: float
@@ -152,20 +154,25 @@ class Audit:
             texts = [
                 passage_text(one.title, chunk) for one, chunks in zip(batch, passages, strict=True) for chunk in chunks
             ]
-            scores = iter(self._scores(texts))
+            scores = iter(self._scores(texts, partial(self._scored, len(judged), len(batch), total)))
             for document, chunks in ((one, chunks) for one, chunks in zip(batch, passages, strict=True) if chunks):
-                found = [next(scores) for _ in chunks]
-                weights = [chunk.end - chunk.start for chunk in chunks]
+                found = [(next(scores), chunk.end - chunk.start) for chunk in chunks]
+                known = [one for one in found if not math.isnan(one[0])]
                 judged.append(
                     Judged(
                         doc_id=document.doc_id,
-                        score=float(np.average(found, weights=weights)),
+                        score=sum(score * size for score, size in known) / sum(size for _, size in known)
+                        if known
+                        else math.nan,
                         where=_where(document),
                         text=document.text[:_SHOWN],
                     )
                 )
             self.progress("scoring documents", len(judged), total)
         return judged
+
+    def _scored(self, before: int, size: int, total: int, done: int, of: int) -> None:
+        self.progress("scoring documents", before + size * done / of, total)
 
     def _units(self, doc_ids: Sequence[str]) -> dict[str, list[float]]:
         """Scores of the units of the documents, in order."""
@@ -230,7 +237,8 @@ class Audit:
         hard = list(units.values())
         return {
             "all": len(judged),
-            "easy": len(judged) - len(hard),
+            "easy": sum(one.score >= self.limit for one in judged),
+            "not_scored": sum(math.isnan(one.score) for one in judged),
             "split": len(hard),
             "split_wholly_hard": sum(all(score < self.limit for score in scores) for scores in hard),
             "units": sum(map(len, hard)),
@@ -238,7 +246,7 @@ class Audit:
         }
 
     def _depth(self, judged: Sequence[Judged], units: dict[str, list[float]], labels: dict[str, str]) -> dict[str, Any]:
-        easy = [one.score for one in judged if one.doc_id not in units]
+        easy = [one.score for one in judged if one.score >= self.limit]
         kept = [score for scores in units.values() for score in scores if score >= self.limit]
         return {
             "bins": BINS,
@@ -319,7 +327,9 @@ def _where(document: Document) -> str:
 
 
 def _histogram(scores: Sequence[float]) -> list[int]:
-    return np.histogram(np.clip(scores, 0, 1), bins=BINS, range=(0, 1))[0].tolist() if scores else [0] * BINS
+    known = [one for one in scores if not math.isnan(one)]
+    counts: list[int] = np.histogram(np.clip(known, 0, 1), bins=BINS, range=(0, 1))[0].tolist()
+    return counts
 
 
 def _grouped(
@@ -332,11 +342,16 @@ def _grouped(
         {
             "name": name,
             "documents": len(members),
-            "mean": round(sum(one.score for one in members) / len(members), 4),
+            "mean": _mean([one.score for one in members]),
             "hard": sum(one.doc_id in units for one in members),
             "hard_units": sum(score < limit for one in members for score in units.get(one.doc_id, ())),
             "scores": _histogram([one.score for one in members]),
         }
         for name, members in groups.items()
     ]
-    return sorted(rows, key=lambda row: (row["mean"], row["name"]))
+    return sorted(rows, key=lambda row: (row["mean"] is None, row["mean"] or 0.0, row["name"]))
+
+
+def _mean(scores: Sequence[float]) -> float | None:
+    known = [one for one in scores if not math.isnan(one)]
+    return round(sum(known) / len(known), 4) if known else None

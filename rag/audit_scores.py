@@ -18,6 +18,7 @@ BATCH = 32  # texts scored between two commits: what a kill can cost
 class DepthScore(Protocol):
     """Depth scores [n], 0 to 1, of n texts by themselves: high where a gated model skims them, low where it digs.
 
+    NaN is a text that it cannot judge.
     `fingerprint` changes when scores do. Longer texts may be cut by the scorer; what an audit hands over are passages.
     """
 
@@ -51,14 +52,12 @@ class ScoreFile:
         for start in range(0, len(wanted), BATCH):
             part = wanted[start : start + BATCH]
             found = [float(value) for value in self._score([by_key[key] for key in part])]
-            if len(found) != len(part) or not all(
-                math.isfinite(value) and -1e-6 <= value <= 1 + 1e-6 for value in found
-            ):
+            if len(found) != len(part) or not all(math.isnan(one) or -1e-6 <= one <= 1 + 1e-6 for one in found):
                 raise RagError(
                     f"the depth score {self._score.fingerprint} gave {len(found)} values for {len(part)} texts, or one "
                     "outside 0 to 1: it does not fit this audit"
                 )
-            self._keep(part, found)
+            self._keep([(key, one) for key, one in zip(part, found, strict=True) if not math.isnan(one)])
             known.update(zip(part, found, strict=True))
             done += len(part)
             if progress:
@@ -86,10 +85,10 @@ class ScoreFile:
             found.update(self._file.execute(query, part))
         return found
 
-    def _keep(self, keys: Sequence[bytes], scores: Sequence[float]) -> None:
+    def _keep(self, scores: Sequence[tuple[bytes, float]]) -> None:
         try:
             self._file.execute("BEGIN IMMEDIATE")
-            self._file.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?)", zip(keys, scores, strict=True))
+            self._file.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?)", scores)
             self._file.execute("COMMIT")
         except sqlite3.Error as error:
             raise RagError(

@@ -64,6 +64,10 @@ def _tiles(report: Mapping[str, Any]) -> str:
         (f"{share:+.0%}", _both("characters searched", "参与检索的字符数")),
         (f"{size['quarantined']['passages']:,}", _both("passages set aside", "隔离的段落")),
     ]
+    if counts["not_scored"]:
+        tiles.append(
+            (f"{counts['not_scored']:,}", _both("documents not scored, left as they are", "未评分的文档，保持原样"))
+        )
     if "after" in recall:
         tiles.append((f"{recall['before']:.1%} → {recall['after']:.1%}", _both("answer recall", "答案召回率")))
     return f'<div class="tiles">{"".join(_tile(value, label) for value, label in tiles)}</div>'
@@ -121,7 +125,8 @@ def _groups(report: Mapping[str, Any]) -> str:
         heads = [_both(english, chinese), _both("Documents", "文档"), _both("Mean", "均值"), _both("Split", "拆分"),
                  _both("Hard units", "难读单元"), _both("Depth scores, 0 to 1", "深度分，0 到 1")]  # fmt: skip
         rows = [
-            [_wrap(row["name"]), _number(row["documents"]), _number(f"{row['mean']:.2f}"),
+            [_wrap(row["name"]), _number(row["documents"]),
+             _number("–" if row["mean"] is None else f"{row['mean']:.2f}"),
              _number(f"{row['hard'] / row['documents']:.0%}"), _number(row["hard_units"]),
              f"<td>{_strip(row['scores'], report['limit'])}</td>"]
             for row in report["depth"][key][:_SHOWN]

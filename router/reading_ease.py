@@ -4,6 +4,7 @@
 distilled from that, at the speed of ingest and without a model. Both are on the one scale of `rag.depth`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ class _Predicted:
     fingerprint: str
 
     def __call__(self, texts: Sequence[str], /) -> list[float]:
-        return [1.0 if one is None else one.score for one in self.depths.judge(texts)]  # what is not known stays
+        return [math.nan if one is None else one.score for one in self.depths.judge(texts)]
 
 
 def read(llm: "GatedLLM") -> "DepthScore":

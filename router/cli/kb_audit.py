@@ -69,6 +69,8 @@ def audit(
     before, after, recall = found["size"]["before"], found["size"]["after"], found["recall"]
     counts = found["documents"]
     out.print(f"{counts['all']:,} documents: {counts['easy']:,} easy, {counts['split']:,} hard", highlight=False)
+    if counts["not_scored"]:
+        note(f"{counts['not_scored']:,} could not be predicted and stay as they are; --scores read reads them")
     out.print(
         f"searched: {before['passages']:,} to {after['passages']:,} passages, {before['characters']:,} to "
         f"{after['characters']:,} characters; {found['quarantine']['passages']:,} passages set aside",

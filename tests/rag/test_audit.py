@@ -66,7 +66,7 @@ def test_hard_units_go_aside_and_the_rest_stays(base: KnowledgeBase) -> None:
     before = base.fingerprint
     report = base.audit(Plain(), QUESTIONS)
     assert report["documents"] | {"units": 0, "hard_units": 0} == {
-        "all": 3, "easy": 1, "split": 2, "split_wholly_hard": 1, "units": 0, "hard_units": 0,
+        "all": 3, "easy": 1, "not_scored": 0, "split": 2, "split_wholly_hard": 1, "units": 0, "hard_units": 0,
     }  # fmt: skip
     assert {one.doc_id for one in base.quarantined()} == {"manuals/mixed.md", "logs#1"}
     assert all("zxq" in one.text for one in base.quarantined())
@@ -221,7 +221,7 @@ def test_questions_made_of_the_text_and_of_a_file(base: KnowledgeBase, tmp_path:
     assert answered(QUESTIONS[:1], lambda _: ["It is ４０  Kilograms."]) == [True]
 
 
-@pytest.mark.parametrize("given", [[2.0], [float("nan")], []])
+@pytest.mark.parametrize("given", [[2.0], [-0.5], []])
 def test_what_is_no_score_is_refused(base: KnowledgeBase, given: list[float]) -> None:
     class Wrong:
         fingerprint = "wrong"
@@ -231,6 +231,19 @@ def test_what_is_no_score_is_refused(base: KnowledgeBase, given: list[float]) ->
 
     with pytest.raises(RagError, match="does not fit this audit"):
         base.audit(Wrong(), [])
+
+
+def test_what_cannot_be_judged_stays(base: KnowledgeBase) -> None:
+    class English(Plain):
+        def __call__(self, texts: Sequence[str]) -> list[float]:
+            scores = zip(texts, super().__call__(texts), strict=True)
+            return [float("nan") if not text.isascii() else score for text, score in scores]
+
+    report = base.audit(English(), [], limit=0.95)
+    assert [hit.doc_id for hit in base.search("水泵有多重？")] == ["手册/水泵.md"]
+    assert (report["documents"]["not_scored"], report["documents"]["easy"]) == (1, 0)
+    assert [row["mean"] for row in report["depth"]["by_source"] if row["name"] == "手册/"] == [None]
+    assert json.loads(json.dumps(report, allow_nan=False)) == read_report(base.path / "audit")
 
 
 def test_nothing_to_audit(empty: KnowledgeBase) -> None:

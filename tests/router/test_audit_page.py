@@ -16,11 +16,12 @@ def report() -> dict[str, Any]:
     return {
         "format": 1, "made": "2026-01-01T00:00:00Z", "scorer": "read:x", "limit": 0.65, "dry_run": False,
         "seconds": 3.2,
-        "documents": {"all": 4, "easy": 2, "split": 2, "split_wholly_hard": 1, "units": 5, "hard_units": 3},
+        "documents": {"all": 4, "easy": 2, "split": 2, "not_scored": 1, "split_wholly_hard": 1,
+                      "units": 5, "hard_units": 3},
         "size": {name: {"documents": 4, "passages": n, "characters": 100 * n}
                  for name, n in (("before", 8), ("after", 6), ("quarantined", 3))},
         "depth": {"bins": 20, "before": row["scores"], "after": [0] * 20,
-                  "by_source": [{"name": HOSTILE, **row}], "by_scenario": [{"name": "泵 · pump", **row}]},
+                  "by_source": [{"name": HOSTILE, **row}], "by_scenario": [{"name": "泵 · pump", **row, "mean": None}]},
         "hardest": [{"doc_id": HOSTILE, "score": 0.1, "where": "x", "text": HOSTILE, "quarantined": 2}],
         "recall": {"kind": "questions", "k": 5, "asked": 10, "before": 0.9, "after": 0.8,
                    "lost": [{"question": HOSTILE, "answers": [HOSTILE]}]},

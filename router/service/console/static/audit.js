@@ -27,6 +27,7 @@ function tiles({ size, documents, recall }) {
   const rows = [
     ["documents", t("audit_documents"), number(documents.all)],
     ["hard", t("audit_hard"), number(documents.split)],
+    documents.not_scored ? ["unscored", t("audit_unscored"), number(documents.not_scored)] : null,
     ["size", t("audit_size"), `${change > 0 ? "+" : ""}${Math.round(100 * change)}%`],
     ["aside", t("audit_aside"), number(size.quarantined.passages)],
     "before" in recall ? ["recall", t("audit_recall", { k: recall.k }), [recall.before, recall.after].filter((value) => value !== undefined).map((value) => `${number(100 * value)}%`).join(" → ")] : null,
@@ -38,7 +39,7 @@ const histogram = (counts, label) => columns(counts, label, { names: counts.map(
 
 function groups(rows, name) {
   const heads = [t(name), t("audit_documents"), t("audit_mean"), t("audit_hard"), t("audit_units")];
-  const cells = rows.slice(0, MOST).map((row) => [row.name, number(row.documents), number(row.mean, 2), share(row.hard / row.documents), number(row.hard_units)]);
+  const cells = rows.slice(0, MOST).map((row) => [row.name, number(row.documents), row.mean === null ? "–" : number(row.mean, 2), share(row.hard / row.documents), number(row.hard_units)]);
   return [el("h3", { text: t(name) }), table(heads, cells, t(name))];
 }
 

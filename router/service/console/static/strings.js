@@ -197,6 +197,7 @@ const STRINGS = {
   ],
   audit_documents: ["documents", "文档"],
   audit_hard: ["hard, split", "难读，已拆分"],
+  audit_unscored: ["not scored, left as they are", "未评分，保持原样"],
   audit_size: ["characters searched", "参与检索的字符"],
   audit_aside: ["passages set aside", "隔离的段落"],
   audit_recall: ["answer in the first {k}", "前 {k} 段含答案"],

@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 def depth(folder: Folder = None, model: Model = None, json: Json = False) -> None:
     """Score the passages that the model has not read yet; about a second each on a small CPU. May be stopped."""
     from ...gated_llm.skim import Skim
-    from ...rag.depth import Depths
+    from ...rag.depth import LIMIT, Depths
     from ...rag.reading import default_reader
     from ..wiring import load_local
 
@@ -24,8 +24,10 @@ def depth(folder: Folder = None, model: Model = None, json: Json = False) -> Non
             depths = Depths(default_reader(), folder=base.path, scorer=Skim(llm))
             depths.score(base.texts(), lambda done, total: progress("reading passages", done, total))
         found = [one for one in depths.judge(base.texts()) if one is not None]
-    mean = sum(one.score for one in found) / max(1, len(found))
+    mean, easy = sum(one.score for one in found) / max(1, len(found)), sum(one.score >= LIMIT for one in found)
+    counts = {"passages": len(found), "easy": easy, "hard": len(found) - easy}
     if json:
-        print_json({"passages": len(found), "mean": round(mean, 4), "scorer": depths.fingerprint})
+        print_json({**counts, "mean": round(mean, 4), "scorer": depths.fingerprint})
     else:
-        note(f"{len(found)} passages are scored, mean depth score {mean:.2f} (high: easily read)")
+        told = "easy" if mean >= LIMIT else "hard"
+        note(f"{len(found)} passages: {easy} easy, {len(found) - easy} hard; mean depth score {mean:.2f} ({told})")

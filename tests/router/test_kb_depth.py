@@ -21,7 +21,8 @@ def test_the_default_model_reads_passages_once_and_searches_know(
         monkeypatch.setattr("shoal.router.wiring.load_local", lambda *_, **__: nullcontext(llm))
         code, out, _ = shoal("kb", "depth", "--kb", str(folder), "--json")
         assert code == 0
-        assert json.loads(out)["passages"] == 2
+        found = json.loads(out)
+        assert found["passages"] == found["easy"] + found["hard"] == 2
         for question in ("How heavy is the Lumen?", "保修期是多久？"):
             for hit in base.search(question):
                 assert hit.depth_raw is not None

@@ -1,11 +1,12 @@
 """Audit of a knowledge base of 2,000 documents in two languages, with noise in it: time, size and recall.
 
-    python -m benchmarks.audit [--home FOLDER] [--minutes M] [--chars N] [--limit L ...]
+    python -m benchmarks.audit [--home FOLDER] [--minutes M] [--chars N] [--every K] [--read] [--limit L ...]
 
 XQuAD (both languages), CMRC 2018 dev, WikiText-2 and StackFAQ, and noise: random characters, shuffled words, encoded
 bytes, logs. Recall is asked with XQuAD's and CMRC's own questions, which nothing was fitted on. Each limit is an audit
 of a fresh copy of the same knowledge base; scores are shared. Stopped after M minutes, the next run goes on. With N,
-documents end with the sentence that holds their Nth character, and only questions that these answer are asked.
+documents end with the sentence that holds their Nth character, with K only every Kth document is taken, and only
+questions that these answer are asked. Scores are predicted; with --read the default model reads every text.
 """
 
 import argparse
@@ -22,15 +23,20 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from shoal import KnowledgeBase
+from shoal import GatedLLM, KnowledgeBase
 from shoal.rag.audit_recall import Asked
 from shoal.rag.chunk import sentences
 from shoal.router.audit_page import audit_page
-from shoal.router.reading_ease import predicted
+from shoal.router.reading_ease import predicted, read
 
 from .retrieval import DATA, OUT, squad
 
 LIMITS = (0.05, 0.1, 0.25, 0.65)
+NOTE = (
+    "Hard: depth score below the limit, on the scale of rag.depth; noise is a third of the documents and answers "
+    "nothing. Recall: an answer among the first 5 passages, on XQuAD's and CMRC dev's own questions. Each row is an "
+    "audit of a fresh copy of the same knowledge base."
+)
 ASKED = 60  # questions of each set
 Texts = dict[str, str]
 
@@ -81,7 +87,7 @@ def cut(text: str, chars: int) -> str:
     return text[: next((span.end for span in sentences(text) if span.end >= chars), len(text))]
 
 
-def corpus(chars: int = 0) -> tuple[Texts, list[Asked]]:
+def corpus(chars: int = 0, every: int = 1) -> tuple[Texts, list[Asked]]:
     """({document name: text}, questions)."""
     texts: Texts = {}
     asked: list[Asked] = []
@@ -92,18 +98,18 @@ def corpus(chars: int = 0) -> tuple[Texts, list[Asked]]:
         ("cmrc", "cmrc2018/cmrc2018_dev.json", 300),
     ):
         passages, questions = squad(DATA / path)
-        kept = {key: cut(text, chars) for key, text in list(passages.items())[:most]}
+        kept = {key: cut(text, chars) for key, text in list(passages.items())[:most:every]}
         texts |= {f"{name}#{key}": text for key, text in kept.items()}
         mine = [
             Asked(question=question, answers=answers)
             for question, key, answers in questions
             if any(answer in kept.get(key, "") for answer in answers)
         ]
-        asked += draw.sample(mine, ASKED)
-    texts |= {name: cut(text, chars) for name, text in (wikitext(500) | faqs()).items()}
+        asked += draw.sample(mine, min(len(mine), ASKED))
+    texts |= {name: cut(text, chars) for name, text in list((wikitext(500) | faqs()).items())[::every]}
     words = sorted({word for key, text in texts.items() if key.startswith("xquad-en") for word in text.split()})
     han = "".join(sorted({char for key, text in texts.items() if "zh" in key for char in text if "一" <= char <= "龥"}))
-    texts |= {name: text[:chars] if chars else text for name, text in noise(words, han, 700).items()}
+    texts |= {name: text[:chars] if chars else text for name, text in noise(words, han, 700 // every).items()}
     return texts, asked
 
 
@@ -124,7 +130,7 @@ def build(base: Path, texts: Texts, ends: float) -> None:
 
 def one_audit(base: Path, home: Path, limit: float, score: Any, asked: list[Asked], ends: float) -> dict[str, Any]:
     """The audit of a copy of the knowledge base at a limit; a copy half done is gone on with."""
-    folder = home / f"{base.name}-{limit:g}"
+    folder = home / f"{base.name}-{limit:g}-{score.fingerprint[:4]}"
     if not folder.exists():
         shutil.copytree(base, home / "copying", dirs_exist_ok=True)
         (home / "copying").rename(folder)
@@ -161,6 +167,7 @@ def row_of(report: dict[str, Any]) -> dict[str, Any]:
         "recall@5 before": recall["before"],
         "recall@5 after": recall["after"],
         "noise hard": round(noisy["hard"] / noisy["documents"], 4),
+        "not scored": report["documents"]["not_scored"],
         "rest hard": round(sum(r["hard"] for r in quiet) / sum(r["documents"] for r in quiet), 4),
         "seconds": report["seconds"],
     }
@@ -171,26 +178,28 @@ def main() -> None:
     parser.add_argument("--home", type=Path, default=OUT / "audit", help="where knowledge bases and scores are kept")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--chars", type=int, default=0, help="documents are cut after so many characters; 0: whole")
+    parser.add_argument("--every", type=int, default=1, help="take one document of so many")
+    parser.add_argument("--read", action="store_true", help="the default model reads every text")
     parser.add_argument("--limit", type=float, nargs="*", default=list(LIMITS))
     given = parser.parse_args()
     ends = time.monotonic() + 60 * given.minutes
     home: Path = given.home
     home.mkdir(parents=True, exist_ok=True)
-    texts, asked = corpus(given.chars)
-    base = home / f"base-{given.chars}"
+    texts, asked = corpus(given.chars, given.every)
+    base = home / f"base-{given.chars}-{given.every}"
     if not (base / "done").exists():
         build(base, texts, ends)
         (base / "done").touch()
     print(f"\n{len(texts)} documents, {len(asked)} questions")
     if not given.limit:
         return
-    score = predicted()
+    score = read(GatedLLM.load()) if given.read else predicted()
     rows = [row_of(one_audit(base, home, limit, score, asked, ends)) for limit in given.limit]
     print()
     for row in rows:
         print("  ".join(f"{key} {value}" for key, value in row.items()))
     record = {
-        "title": "Audit of a knowledge base",
+        "title": f"Audit of a knowledge base, scores {'read by the model' if given.read else 'predicted'}",
         "command": "python -m benchmarks.audit",
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
         "threads": os.environ.get("OMP_NUM_THREADS", "default"),
@@ -198,10 +207,13 @@ def main() -> None:
         "date": date.today().isoformat(),
         "scorer": score.fingerprint,
         "cut after characters": given.chars or "not cut",
+        "note": NOTE,
         "questions": len(asked),
         "rows": rows,
     }
-    (OUT / "audit.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    (OUT / f"audit{'_read' if given.read else ''}.json").write_text(
+        json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    )
 
 
 if __name__ == "__main__":

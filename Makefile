@@ -49,7 +49,7 @@ $(READY): pyproject.toml
 	@echo "Setting up .venv: PyTorch about 200 MB (CPU build), the other libraries about 250 MB."
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --progress-bar on $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[all,train]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[all,train,ray]" --group dev
 	touch $@
 
 clean:

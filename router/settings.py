@@ -54,6 +54,7 @@ class Settings(BaseSettings):
     api_key: str | None = Field(default=None, repr=False)
     service: dict[str, Any] = Field(default_factory=dict)
     prices: dict[str, Any] = Field(default_factory=dict)
+    ray: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def kb_path(self) -> Path:

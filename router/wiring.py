@@ -29,13 +29,16 @@ def build_router(
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda message: None,
     remote: Deep | None = None,
+    model: Deep | None = None,
 ) -> CognitiveRouter:
-    """The router that the settings describe. `say` hears, once, of each part that is left out.
+    """The router that the settings describe. `say` hears, once, of each part that is left out. `model` stands in for
+    the local one, which is then not loaded.
 
     Raises `MissingExtra` when the model or the search libraries are not installed, and what the parts raise.
     """
     embed = default_embedder()
-    llm = None if settings.router_only else load_local(settings, progress)
+    local = None if settings.router_only or model else load_local(settings, progress)
+    llm = model or local
     total = llm.total if llm else TOTAL_WITHOUT_MODEL
     if settings.redis_url is None:
         say("no Redis (SHOAL_REDIS_URL): answers are cached in this process and logged on disk for the next one")
@@ -53,7 +56,7 @@ def build_router(
         cache.rehydrate(newest=REFILLED)
     return CognitiveRouter(
         llm=llm,
-        kb=with_depths(open_kb(settings), llm),
+        kb=with_depths(open_kb(settings), local),
         cache=cache,
         faq=Faq.open(settings.faq_path, embed=embed, conflict=same_question(embed, guards)),
         embed=embed,

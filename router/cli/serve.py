@@ -27,6 +27,10 @@ def serve(
     ] = None,
     deep_url: Annotated[str | None, typer.Option(help="Address of that model, for vLLM, Ollama and the like.")] = None,
     open_access: Annotated[bool, typer.Option("--open", help="Allow callers without a key from other hosts.")] = False,
+    ray: Annotated[
+        bool,
+        typer.Option("--ray", help="On Ray Serve: replicas of API and model, sized by the table ray of shoal.toml."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Serve the router over HTTP; stops cleanly on Ctrl-C or SIGTERM."""
@@ -38,6 +42,12 @@ def serve(
 
     options = options_of(settings)  # what is wrong is told before anything is loaded
     check_free(settings.host, settings.port)
+    if ray:
+        from ..service.ray_app import options_for
+        from ..service.ray_app import run as run_on_ray
+
+        run_on_ray(settings, options_for(settings, {"open": True} if open_access else {}))
+        return
     router = router_for(settings)
     url = f"http://{settings.host}:{settings.port}/v1"
     if json:

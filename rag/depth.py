@@ -8,6 +8,8 @@ are put on one scale by their quantiles over a reference corpus, apart for Engli
 
 import hashlib
 import json
+import logging
+import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ LIMIT = 0.65  # calibrated; below it a passage is hard
 MIN_KEEP = 2  # best passages that the filter leaves alone
 RELEVANT = 0.5  # score from which a passage stays however hard it is
 Vector = NDArray[np.float64]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +182,14 @@ class Depths:
         """
         if self._scorer is None:
             raise RagError("depth scores are made by a model and there is none: open the knowledge base with one")
-        with closing(ScoreFile(self._folder / SIDECAR, self._scorer)) as file:
-            file(texts, progress)
+        path = self._folder / SIDECAR
+        try:
+            with closing(ScoreFile(path, self._scorer)) as file:
+                file(texts, progress)
+        except sqlite3.Error as error:
+            raise RagError(
+                f"{path}: {error}; check free space and permissions, or delete it and score again"
+            ) from error
 
     def judge(self, texts: Sequence[str]) -> list[Depth | None]:
         """Depths of texts by themselves, without a question, None where they are not known; runs no model."""
@@ -195,12 +204,19 @@ class Depths:
     def _reading(self, hit: Hit) -> Reading:
         return hit.reading if hit.reading is not None else self._reader.read([(hit.heading, hit.text)])[0]
 
+    def _kept(self, texts: Sequence[str]) -> list[float | None]:
+        path = self._folder / SIDECAR
+        if self._scorer is not None and path.exists():
+            try:
+                with closing(ScoreFile(path, self._scorer)) as file:
+                    return file.known(texts)
+            except sqlite3.Error as error:  # no reason to fail a search
+                _log.warning("%s cannot be read (%s): delete it, then score again", path, error)
+        return [None] * len(texts)
+
     def _alone(self, texts: Sequence[str], readings: Sequence[Reading]) -> list[float | None]:
         """Raw scores of texts by themselves: from the sidecar, else predicted where that can be done."""
-        known: list[float | None] = [None] * len(texts)
-        if self._scorer is not None:
-            with closing(ScoreFile(self._folder / SIDECAR, self._scorer)) as file:
-                known = file.known(texts)
+        known = self._kept(texts)
         for place, (text, reading) in enumerate(zip(texts, readings, strict=True)):
             language = language_of(text)
             if known[place] is None and self._model.knows(language):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.rag import KnowledgeBase, RagError
 from shoal.rag.chunk import Span
-from shoal.rag.depth import LIMIT, MIN_KEEP, RELEVANT, Depths, default_depth_model, filter_hits
+from shoal.rag.depth import LIMIT, MIN_KEEP, RELEVANT, SIDECAR, Depths, default_depth_model, filter_hits
 from shoal.rag.errors import ModelError
 from shoal.rag.reading import default_reader
 from shoal.rag.retrieve import Hit
@@ -164,3 +164,21 @@ def test_a_damaged_predictor_is_a_clear_error(tmp_path: Path) -> None:
     narrow = replace(default_depth_model().shift["en"], weights=default_depth_model().shift["en"].weights[:2])
     with pytest.raises(ModelError, match="features"):
         narrow(default_depth_model().shift["en"].mean[None])
+
+
+def test_a_damaged_sidecar_fails_no_search_and_says_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / SIDECAR).write_bytes(b"no database" * 100)
+    depths = Depths(default_reader(), folder=tmp_path, scorer=Scorer(default_depth_model().scorer))
+    plain = Depths(default_reader(), folder=tmp_path)
+    assert depths.judge(["The pump weighs 40 kg."]) == plain.judge(["The pump weighs 40 kg."])
+    assert "delete it" in caplog.text
+    with pytest.raises(RagError, match="score again"):
+        depths.score(["a"])
+
+
+def test_looking_writes_nothing(tmp_path: Path) -> None:
+    depths = Depths(default_reader(), folder=tmp_path, scorer=Scorer(default_depth_model().scorer))
+    depths.judge(["The pump weighs 40 kg."])
+    assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from threadpoolctl import ThreadpoolController
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..errors import RouterError
@@ -35,6 +36,8 @@ def serve(router: Any, settings: Settings, *, options: ServiceOptions | None = N
     options = options or options_of(settings)
     check_open(settings.host, options, open_access=open_access)
     check_free(settings.host, settings.port)
+    # requests are the parallelism here: numpy's small products on several threads cost each answer three times the CPU
+    ThreadpoolController().select(internal_api="openblas").limit(limits=1)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     server(create_app(router, options), options, host=settings.host, port=settings.port).run()
 

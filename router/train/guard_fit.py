@@ -57,7 +57,7 @@ HURRIED = {  # with attack words, as the guard then reads them; other words than
     ),
 }
 SOURCES = ("clinc", "banking", "stackfaq", "nq", "squad", "cmrc", "strategyqa", "chitchat", "belle", "authored")
-REFUSED = 0.20  # share of harmless prompts close to a guarded topic, with attack words, that may be refused
+REFUSED = 0.27  # share of harmless prompts close to a guarded topic, with attack words, that may be refused
 GAMMA = 3.0  # of the kernel exp(gamma * (cosine - 1))
 RIDGE = 0.1
 FOLDS = 4
@@ -174,7 +174,8 @@ def fit_score(
 ) -> tuple[dict[str, FloatArray], dict[str, float]]:
     """Landmarks and weights; the threshold, and what was measured on phrases and templates left out."""
     x = embed(data.texts)
-    parts = [embed(pieces) for pieces in held.pieces]
+    ends = np.cumsum([len(pieces) for pieces in held.pieces])
+    parts = np.split(embed([piece for pieces in held.pieces for piece in pieces]), ends[:-1])
     draw = np.random.default_rng(seed)
     keep = draw.random(len(x)) < np.array([KEPT[kind] for kind in data.kind])
     left_out = np.zeros(len(parts))

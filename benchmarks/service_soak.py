@@ -64,18 +64,23 @@ def main() -> None:
         began, rows = time.monotonic(), []
         for tenth in range(1, 11):
             time.sleep(max(0.0, began + 6 * minutes * tenth - time.monotonic()))
+            prefix = round(served.metrics()["shoal_prefix_bytes"] / 2**20, 1)
             rows.append({"s": round(time.monotonic() - began), "requests": counts.total(), "RSS, MiB": served.rss_mib,
+                         "of that kept prompts, MiB": prefix, "RSS without, MiB": round(served.rss_mib - prefix, 1),
                          "open files": served.descriptors})  # fmt: skip
             print(rows[-1], dict(counts), flush=True)
         over.set()
         for each in callers:
             each.join()
-        grew = round(rows[-1]["RSS, MiB"] - rows[0]["RSS, MiB"], 1)
+        grew = round(rows[-1]["RSS without, MiB"] - rows[0]["RSS without, MiB"], 1)
         left = {"in flight after": served.quiet(), "KV bytes after": int(served.metrics()["shoal_kv_bytes"]),
                 "errors in the log": served.log.read_text().count(" ERROR "),
-                "RSS grew after the first tenth, MiB": grew}  # fmt: skip
+                "RSS without kept prompts grew after the first tenth, MiB": grew}  # fmt: skip
     print(table(rows), dict(counts), left, sep="\n")
-    note = f"{CALLERS} callers without a pause for {minutes:g} minutes; the default model on one thread."
+    note = (
+        f"{CALLERS} callers without a pause for {minutes:g} minutes; the default model on one thread. "
+        "Keys and values of earlier prompts are kept up to 64 MiB, for prompts that begin alike."
+    )
     save("service_soak", "Soak of the service", note, "over time", rows)
     save("service_soak", "Soak of the service", note, "what was done", [dict(sorted(counts.items()))])
     save("service_soak", "Soak of the service", note, "afterwards", [left])

@@ -87,10 +87,11 @@ class Telemetry:
             m["in_flight"].set(in_flight)
             m["queued"].set(queued)
 
-    def engine(self, kv_bytes: int, requests: int) -> None:
-        """What the local model holds for its requests right now."""
+    def engine(self, kv_bytes: int, prefix_bytes: int, requests: int) -> None:
+        """What the local model holds right now: for its requests, and of prompts for those that begin alike."""
         if m := self._metrics:
             m["kv_bytes"].set(kv_bytes)
+            m["prefix_bytes"].set(prefix_bytes)
             m["engine_requests"].set(requests)
 
     def waited(self, seconds: float) -> None:
@@ -182,6 +183,7 @@ def _metrics(total: int) -> dict[str, Any]:
         "in_flight": gauge("in_flight", "Requests being worked on"),
         "queued": gauge("queued", "Requests waiting for a slot"),
         "kv_bytes": gauge("kv_bytes", "Bytes of keys and values that running requests hold"),
+        "prefix_bytes": gauge("prefix_bytes", "Bytes of keys and values kept of earlier prompts, bounded"),
         "engine_requests": gauge("engine_requests", "Requests that the local model is answering or has waiting"),
         "queue_seconds": histogram("queue_seconds", "Time a request waited for a slot"),
         "first_token_seconds": histogram("first_token_seconds", "Time to the first piece of an answer"),

@@ -52,7 +52,7 @@ class Service:
         """Brings the gauges up to date, when someone is about to read them."""
         self.telemetry.load(self.admission.in_flight, self.admission.queued)
         if (scheduler := getattr(self.llm, "scheduler", None)) is not None:
-            self.telemetry.engine(scheduler.kv_bytes, scheduler.open)
+            self.telemetry.engine(scheduler.kv_bytes, self.llm.prefix.bytes_held, scheduler.open)
         layers = self.llm.get_layer_health()["layers"] if hasattr(self.llm, "get_layer_health") else {}
         cache = self.router.cache
         self.telemetry.health(layers, breaker=cache.stats()["redis"] if cache is not None else None)

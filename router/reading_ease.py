@@ -1,12 +1,13 @@
 """The depth scores an audit asks for: of texts by themselves, calibrated, high = easy (A3, A5).
 
 `read` has the gated model read every text, twice, whole and skimmed; `predicted` asks the light predictor that was
-distilled from that, at the speed of ingest and without a model. Both are on the one scale of `rag.depth`.
+distilled from that, at the speed of ingest and without a model, and leaves to another what it cannot tell. Both are on
+the one scale of `rag.depth`.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +30,21 @@ class _Read:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Predicted:
     depths: Any
     fingerprint: str
+    rest: "Callable[[], DepthScore] | None"
+    _other: "DepthScore | None" = field(init=False, default=None)
 
     def __call__(self, texts: Sequence[str], /) -> list[float]:
-        return [math.nan if one is None else one.score for one in self.depths.judge(texts)]
+        found = [math.nan if one is None else one.score for one in self.depths.judge(texts)]
+        unknown = [place for place, score in enumerate(found) if math.isnan(score)]
+        if unknown and self.rest is not None:
+            self._other = self._other or self.rest()
+            for place, score in zip(unknown, self._other([texts[place] for place in unknown]), strict=True):
+                found[place] = score
+        return found
 
 
 def read(llm: "GatedLLM") -> "DepthScore":
@@ -46,10 +55,11 @@ def read(llm: "GatedLLM") -> "DepthScore":
     return _Read(skim=skim, fingerprint=f"read:{skim.fingerprint}")
 
 
-def predicted() -> "DepthScore":
-    """By the predictor that ships, for the default model."""
+def predicted(rest: "Callable[[], DepthScore] | None" = None) -> "DepthScore":
+    """By the predictor that ships, for the default model; `rest` makes what scores the texts that it cannot tell."""
     from ..rag.depth import Depths
     from ..rag.reading import default_reader
 
     depths = Depths(default_reader(), folder=Path())
-    return _Predicted(depths=depths, fingerprint=f"predicted:{depths.fingerprint}")
+    kind = "predicted" if rest is None else "predicted, else read"
+    return _Predicted(depths=depths, fingerprint=f"{kind}:{depths.fingerprint}", rest=rest)

@@ -1,7 +1,8 @@
 """`shoal kb audit` and `shoal kb restore`: split and set aside what is hard to read, and bring it back (A5)."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,8 +32,8 @@ def audit(
         float | None, typer.Option(min=0, max=1, help="Depth score below which a text is hard; 0.65.")
     ] = None,
     scores: Annotated[
-        str, typer.Option(help="read: the model reads every text; predicted: the distilled predictor, far faster.")
-    ] = "predicted",
+        str, typer.Option(help="predicted: in no time, English only; read: the model reads all; auto: what each can.")
+    ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Score and report; change nothing.")] = False,
     report: Annotated[
         Path | None, typer.Option(help="Where the HTML goes; else audit/report.html in the folder.")
@@ -48,8 +49,8 @@ def audit(
     from ...rag.audit_recall import read_questions
     from ..audit_page import audit_page
 
-    if scores not in ("read", "predicted"):
-        raise typer.BadParameter(f"--scores {scores}: give read or predicted")
+    if scores not in ("auto", "read", "predicted"):
+        raise typer.BadParameter(f"--scores {scores}: give auto, read or predicted")
     settings = load_settings(kb=folder, model=model)
     asked = read_questions(questions) if questions else None
     with opened(folder) as base, progress_bar() as progress:
@@ -70,7 +71,9 @@ def audit(
     counts = found["documents"]
     out.print(f"{counts['all']:,} documents: {counts['easy']:,} easy, {counts['split']:,} hard", highlight=False)
     if counts["not_scored"]:
-        note(f"{counts['not_scored']:,} could not be predicted and stay as they are; --scores read reads them")
+        note(
+            f"{counts['not_scored']:,} could not be predicted and stay as they are: that needs a model (--scores auto)"
+        )
     out.print(
         f"searched: {before['passages']:,} to {after['passages']:,} passages, {before['characters']:,} to "
         f"{after['characters']:,} characters; {found['quarantine']['passages']:,} passages set aside",
@@ -90,11 +93,13 @@ def _scorer(scores: str, settings: Settings, progress: ProgressCallback) -> Iter
     from ..reading_ease import predicted, read
     from ..wiring import load_local
 
-    if scores == "predicted":
-        yield predicted()
-        return
-    with load_local(settings, progress=progress) as llm:
-        yield read(llm)
+    with ExitStack() as models:
+
+        def reading() -> "DepthScore":
+            return read(models.enter_context(load_local(settings, progress=progress)))
+
+        able = find_spec("torch") and find_spec("transformers") and not settings.router_only
+        yield reading() if scores == "read" else predicted(reading if scores == "auto" and able else None)
 
 
 def restore(

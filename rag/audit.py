@@ -31,7 +31,7 @@ from .ingest import encode, passage_text
 from .reading import Reader
 from .store import Encoded, Store
 
-LIMIT = 0.65  # calibrated depth score below which a text is hard (A3)
+LIMIT = 0.1  # calibrated depth score below which a text is hard: the hardest tenth of the reference texts
 UNIT = 48  # rough tokens of an atomic unit at most
 PASSAGES = 4  # of a document, spread over it, that its score is taken from
 BINS = 20

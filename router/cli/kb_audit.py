@@ -29,7 +29,7 @@ def audit(
         Path | None, typer.Option(help='JSONL of {"question", "answer"}: recall is measured with these.')
     ] = None,
     limit: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Depth score below which a text is hard; 0.65.")
+        float | None, typer.Option(min=0, max=1, help="Depth score below which a text is hard; 0.1.")
     ] = None,
     scores: Annotated[
         str, typer.Option(help="predicted: in no time, English only; read: the model reads all; auto: what each can.")

@@ -107,7 +107,8 @@ def _histogram(counts: Sequence[int], limit: float, label: str) -> str:
         f'<svg viewBox="0 0 440 174" role="img" aria-label="{shown(label)}">'
         f'<rect class="ground" x="20" y="{foot}" width="400" height="1.5"/>{bars}'
         f'<line class="cut" x1="{line:.1f}" x2="{line:.1f}" y1="8" y2="{foot + 2}"/>'
-        f'<text x="{line + 4:.1f}" y="15">{limit:g}</text><text x="20" y="15">{most:,}</text>{ticks}</svg>'
+        f'<text x="{line + 4:.1f}" y="15">{limit:g}</text>'
+        f'<text x="420" y="15" text-anchor="end">{most:,}</text>{ticks}</svg>'
     )
 
 

@@ -88,7 +88,7 @@ class Served:
         return done.stdout.strip()
 
     def __enter__(self) -> "Served":
-        end = time.monotonic() + 120
+        end = time.monotonic() + 300
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 raise RuntimeError(self.log.read_text()[-2000:])
@@ -98,7 +98,7 @@ class Served:
                         return self
             except httpx.TransportError:
                 time.sleep(0.1)
-        raise RuntimeError("the server did not come up")
+        raise RuntimeError(f"the server did not come up: {self.log.read_text()[-1000:]}")
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()

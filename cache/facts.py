@@ -37,7 +37,7 @@ _MIXED = re.compile(r"(?<![a-z0-9])(?=[a-z0-9-]*[a-z])(?=[a-z0-9-]*\d)[a-z0-9-]+
 _DONT = re.compile(r"(?:^|[，。,！请你您])[别勿莫]")  # elsewhere mostly part of a word or a foreign name
 _REPLY = re.compile(r"^(?:(?:yes|no|yeah|nope|sure|ok|okay)[,.!;]\s+|(?:不是的?|不|没有|是的?|对|好的?)[，,。！!])")
 _CONTRACTED = re.compile(r"n't\b")
-_SPLIT_VERB = re.compile(
+SPLIT_VERB = re.compile(
     r"\b(turn|switch|power|log|sign|speed|slow|shut|lay|opt)(ed|ing|s|ned|ning)?((?:\s+\w+){1,4}?)\s+(on|off|in|out|up|down)\b"
 )
 
@@ -181,7 +181,7 @@ def facts(raw: str) -> Facts:
     text = plain.lower().replace("cannot", "can not").replace("can't", "can not").replace("won't", "will not")
     text = _REPLY.sub("", _CONTRACTED.sub(" not", text))
     words = tuple(stem(w) for w in _WORD.findall(text))
-    whole = tuple(w.removesuffix("'s") for w in _WORD.findall(_SPLIT_VERB.sub(r"\1 \4 \3", text)))
+    whole = tuple(w.removesuffix("'s") for w in _WORD.findall(SPLIT_VERB.sub(r"\1 \4 \3", text)))
     return Facts(
         text=text,
         words=words,

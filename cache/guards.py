@@ -13,29 +13,25 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import pairwise
 
-from .facts import HAN, Facts, Poles, facts, likeness
+from .copies import difference
+from .facts import Facts, Poles, facts
 from .lexicon import (
     ALIKE_KINDS,
     AXES,
     CLASSES,
     MEMBER_OF,
-    OPPOSITES,
-    PIVOTS,
-    PREFIX_OPPOSITES,
-    SUFFIX_OPPOSITES,
     WEAK_AXES,
-    ZH_PIVOTS,
     Table,
 )
+from .opposites import opposite
 from .quantity import FEW, Quantity
 
 _ALIGNABLE = 80  # words or characters: longer texts are not aligned word by word
 _CLOSE = 0.5  # share of content two texts need for the rules that only make sense between near copies
 _RELATED = 0.34
 _NEAR = 0.7  # and for a lone "not", which far-off paraphrases often have on one side ("is missing", "is not there")
-_REACH = 8  # characters on either side of a pivot
-_LONG, _SAME_BAG, _MOVED = 16, 0.85, 0.1  # fitted on the first half of the Chinese PAWS pairs
-_NEGATING = ("un", "in", "im", "ir", "il", "dis", "non", "non-", "de", "mis", "anti", "anti-")
+# Share of words (Chinese: characters with meaning) from which another order of the parts means another thing.
+_SAME, _ZH_SAME = 0.75, 0.6
 
 
 class Guards:
@@ -56,9 +52,7 @@ class Guards:
             or _owner(x, y)
             or _question(x, y)
             or _name(x, y)
-            or _roles(x, y)
-            or _chinese_roles(x.text, y.text)
-            or _reordered(x, y)
+            or _reordered(a, b)
         )
 
     def unsupported(self, question: str, sentence: str, passage: str) -> str | None:
@@ -79,7 +73,7 @@ class Guards:
         opposed = next((shown for name, shown in axes if close or name not in WEAK_AXES), "")
         if close and not opposed:
             ours, theirs = set(asked.words) - set(said.words), set(said.words) - set(asked.words)
-            opposed = next((f"{a} / {b}" for a in sorted(ours) for b in sorted(theirs) if _opposite(a, b)), "")
+            opposed = next((f"{a} / {b}" for a in sorted(ours) for b in sorted(theirs) if opposite(a, b)), "")
         if opposed:
             return f"antonym: {opposed}"
         if asked.negations % 2 and not said.negations:
@@ -163,7 +157,7 @@ def _aligned(x: Facts, y: Facts) -> str | None:
     if matcher.real_quick_ratio() < 0.6 or matcher.ratio() < 0.6:
         return None
     for tag, i, j, k, m in matcher.get_opcodes():
-        if tag == "replace" and j - i == 1 == m - k and _opposite(x.words[i], y.words[k]):
+        if tag == "replace" and j - i == 1 == m - k and opposite(x.words[i], y.words[k]):
             return " / ".join(sorted((x.words[i], y.words[k])))
     return None
 
@@ -176,21 +170,6 @@ def _lessened(x: Facts, y: Facts) -> str | None:
             if grown:
                 return f"less {following} / {grown}"
     return None
-
-
-def _opposite(a: str, b: str) -> bool:
-    short, long = sorted((a, b), key=len)
-    if frozenset((a, b)) in OPPOSITES or (len(short) > 3 and any(long == prefix + short for prefix in _NEGATING)):
-        return True
-    return any(_swapped(a, b, x, y) or _swapped(b, a, x, y) for x, y in PREFIX_OPPOSITES) or any(
-        _swapped(a[::-1], b[::-1], x[::-1], y[::-1]) or _swapped(b[::-1], a[::-1], x[::-1], y[::-1])
-        for x, y in SUFFIX_OPPOSITES
-    )
-
-
-def _swapped(a: str, b: str, x: str, y: str) -> bool:
-    rest = a.removeprefix(x)
-    return len(rest) > 2 and rest != a and rest == b.removeprefix(y) and b.startswith(y)
 
 
 def _kind(x: Facts, y: Facts) -> str | None:
@@ -253,54 +232,9 @@ def _subsequence(short: str, long: str) -> bool:
     return short[:1] == long[:1] and short.isalpha() and all(c in letters for c in short)
 
 
-def _roles(x: Facts, y: Facts) -> str | None:
-    """The same words with two of them exchanged around a third: who did it to whom, from where to where."""
-    common = set(x.content) & set(y.content)
-    share = overlap(x, y)
-    if len(common) < 2 or share < 0.6 or len(x.content) > 16 or ("by" in x.words) != ("by" in y.words):
+def _reordered(a: str, b: str) -> str | None:
+    """Near copies whose parts changed places: mostly somebody did it to somebody else."""
+    d = difference(a, b)
+    if d is None or not d.moved or (d.content if d.chinese else d.bag) < (_ZH_SAME if d.chinese else _SAME):
         return None
-    place_x, place_y = ({w: i for i, w in enumerate(f.words)} for f in (x, y))
-    ends = [w for w in sorted(common) if not HAN.match(w)]
-    pivots = {
-        p for p in set(x.words) & set(y.words) if p in PIVOTS or (share >= 0.9 and p in common and not HAN.match(p))
-    }
-    for pivot in sorted(pivots):
-        i, j = place_x[pivot], place_y[pivot]
-        left_x = {w for w in ends if 0 < i - place_x[w] <= 3}
-        right_x = {w for w in ends if 0 < place_x[w] - i <= 3}
-        first = sorted(w for w in left_x if 0 < place_y[w] - j <= 3)
-        second = sorted(w for w in right_x if 0 < j - place_y[w] <= 3)
-        if first and second:
-            return _pair("order", first[0], second[0])
-    return None
-
-
-def _chinese_roles(a: str, b: str) -> str | None:
-    if max(len(a), len(b)) > _ALIGNABLE:
-        return None
-    for pivot in ZH_PIVOTS:
-        if a.count(pivot) == 1 == b.count(pivot):
-            (la, ra), (lb, rb) = a.split(pivot), b.split(pivot)
-            if la and lb and la != lb and ra.startswith(lb) and rb.startswith(la):
-                return f"order: around {pivot}"
-            la, ra, lb, rb = la[-_REACH:], ra[:_REACH], lb[-_REACH:], rb[:_REACH]
-            one, other = _common(la, rb), _common(ra, lb)
-            if one and other and one not in lb and other not in la and one not in ra and other not in rb:
-                return f"order: around {pivot}"
-    return None
-
-
-def _reordered(x: Facts, y: Facts) -> str | None:
-    """Long Chinese sentences of the same characters in another order: mostly somebody changed places with somebody."""
-    if not (x.chinese and y.chinese) or min(len(x.words), len(y.words)) < _LONG:
-        return None
-    a, b = Counter(x.words), Counter(y.words)
-    bag = 2 * (a & b).total() / (a.total() + b.total())
-    if bag < _SAME_BAG:
-        return None
-    return "order of the parts" if bag - likeness(x.words[:120], y.words[:120]) >= _MOVED else None
-
-
-def _common(x: str, y: str) -> str:
-    match = SequenceMatcher(None, x, y, autojunk=False).find_longest_match(0, len(x), 0, len(y))
-    return x[match.a : match.a + match.size] if match.size >= 2 else ""
+    return "order of the parts"

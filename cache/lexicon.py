@@ -19,6 +19,21 @@ def _table(rows: Mapping[str, list[str]]) -> Table:
     return {name: tuple(tuple(pole.split(", ")) for pole in poles) for name, poles in rows.items()}
 
 
+def _synonyms() -> list[str]:
+    """Pairs from WordNet: a word and its synonyms a line."""
+    text = files(__package__).joinpath("assets", "synonyms.txt").read_text("utf-8")
+    lines = (line.split() for line in text.splitlines() if not line.startswith("#"))
+    return [f"{word} {other}" for word, *others in lines for other in others]
+
+
+def _members(groups: list[str]) -> dict[str, frozenset[int]]:
+    found: dict[str, set[int]] = {}
+    for n, group in enumerate(groups):
+        for word in group.split():
+            found.setdefault(word, set()).add(n)
+    return {word: frozenset(numbers) for word, numbers in found.items()}
+
+
 AXES: Table = _table(_DATA["axes"])
 CLASSES: Table = _table(_DATA["classes"])
 # Name of one word -> the class and place it has.
@@ -58,12 +73,21 @@ QUESTION_LEADS = frozenset(_DATA["question_leads"].split())
 AUXILIARIES = frozenset(_DATA["aux_verbs"].split())
 # Words that may stand in one of two near copies and not say anything: "is used to get", "gets".
 SWAP_NEUTRAL = frozenset(_DATA["swap_neutral"].split())
+_GROUPS: list[str] = [*_DATA["synonyms"], *_synonyms()]
 # Word -> the groups of synonyms it is in; a word of one group for another changes nothing.
-SYNONYMS: dict[str, frozenset[int]] = {
-    word: frozenset(n for n, group in enumerate(_DATA["synonyms"]) if word in group.split())
-    for group in _DATA["synonyms"]
-    for word in group.split()
-}
+SYNONYMS: dict[str, frozenset[int]] = _members(_GROUPS)
+# Words that are spelt as they should be.
+KNOWN = frozenset(SYNONYMS)
+# Irregular forms: won is win.
+IRREGULAR = dict(pair.split("/") for pair in _DATA["irregular"].split())
+# Endings in which two words with one beginning may differ and say the same: deliver, delivery.
+ENDINGS = frozenset(("", *_DATA["endings"].split()))
+# Of two near copies: words never seen; words that are seen but may be added or exchanged; what parts may turn around.
+QUIET = frozenset(_DATA["quiet"].split())
+SOFT = frozenset(_DATA["soft"].split())
+COMMUTATIVE = frozenset(_DATA["commutative"].split())
+# Chinese words that say the same, the first standing for all; words never seen; characters that may be added.
+ZH_CANONICAL = {word: group.split()[0] for group in _DATA["zh_same"] for word in group.split()[1:]}
+ZH_QUIET = tuple(_DATA["zh_quiet"].split())
+ZH_SOFT = frozenset(_DATA["zh_soft"])
 STOP_WORDS = frozenset(_DATA["stop_words"].split())
-PIVOTS = frozenset(_DATA["pivots"].split())
-ZH_PIVOTS: tuple[str, ...] = tuple(_DATA["zh_pivots"].split())

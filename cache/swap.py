@@ -1,82 +1,75 @@
-"""A veto that needs the embedder (C4): two questions alike but for one word or name, and the two mean different things.
+"""Near copies are denied by default (C4): where two questions are almost the same text, whatever differs must be shown
+to be harmless, else the answer to one does not serve the other.
 
-"Who first discovered radium" and "... oxygen" are near copies, and no list of names is ever complete. The exchanged
-words alone tell: synonyms lie close together (92% of English and 98% of Chinese pairs above the limit), names of one
-kind mostly do not (17%). Only near copies are looked at; loose paraphrases are left to the second look.
+"Who first discovered radium" and "... oxygen" are near copies, and no list of names, opposites or things is ever
+complete. So the lists say what is harmless (`copies`): quiet words, inflection, synonyms, one whole part gone past
+another. Exchanged words that no list knows are compared by the embedder, alone: synonyms lie close together, other
+things of one kind mostly do not. Loose paraphrases, which share less, are left to the second look.
 """
 
-from functools import lru_cache
-
-from .facts import HAN, facts, stem
-from .lexicon import SWAP_NEUTRAL, SYNONYMS
+from .copies import Difference, asked, difference
+from .facts import HAN, facts
+from .lexicon import SWAP_NEUTRAL
+from .opposites import opposite
 from .semantic import Embed
+from .words import Words
 
-LIMIT = 0.66  # cosine of the exchanged parts, for the bundled embedder: a wrong answer costs more than a miss
-_WORDS, _CHARACTERS = 1, 4  # longest part that is exchanged
-_SHARED = 1  # content words (or characters) that must stay
-
-
-# Chinese words that say the same, the first standing for all: cut by characters, they would look like exchanged parts.
-_SAME = (
-    "怎么 怎样 如何", "修改 更改 变更", "重置 重设", "取消 撤销", "查询 查看", "购买 选购", "登录 登陆",
-    "账号 帐号 账户 帐户", "费用 价格 价钱", "多久 多长时间", "退款 退钱", "快递 物流", "联系 联络",
-    "开通 启用", "忘记 忘了",
-)  # fmt: skip
-_NONE: frozenset[int] = frozenset()
-_SYNONYMS = {stem(word): groups for word, groups in SYNONYMS.items()}
-_CANONICAL = {word: group.split()[0] for group in _SAME for word in group.split()[1:]}
-
-
-def _plain(text: str) -> str:
-    for word, canonical in _CANONICAL.items():
-        text = text.replace(word, canonical)
-    return text
-
-
-def exchanged(a: str, b: str) -> tuple[str, str] | None:
-    """The one part in which two near copies differ, in sorted order; None for other pairs."""
-    x, y = facts(_plain(a)), facts(_plain(b))
-    if x.chinese != y.chinese:
-        return None
-    left, right = (list(f.words if f.chinese else f.content) for f in (x, y))
-    start = 0
-    while start < min(len(left), len(right)) and left[start] == right[start]:
-        start += 1
-    end = 0
-    while end < min(len(left), len(right)) - start and left[-1 - end] == right[-1 - end]:
-        end += 1
-    one, other = left[start : len(left) - end], right[start : len(right) - end]
-    limit = _CHARACTERS if x.chinese else _WORDS
-    if not one or not other or max(len(one), len(other)) > limit or start + end < _SHARED:
-        return None
-    first, second = sorted((_joined(one), _joined(other)))
-    return first, second
-
-
-def _joined(words: list[str]) -> str:
-    return "".join(words) if all(HAN.match(w) for w in words) else " ".join(words)
+_CLOSE, _ZH_CLOSE = 0.8, 0.75  # cosine of exchanged words from which they say the same, for the bundled embedder
+_SLOT_CLOSE = 0.66  # and where loose copies differ in one word only
+# Shares from which an exchange and an addition need to be harmless: in English of all words, which true paraphrases
+# seldom leave as they are; in Chinese of the characters with meaning, or of all.
+_EXCHANGED, _ADDED = 0.65, 0.8
+_ZH_EXCHANGED, _ZH_ADDED, _ZH_LIKE = 0.5, 0.6, 0.55
+_ZH_SLOT = 9  # most parts of one place that are compared
 
 
 class Swap:
-    """Vetoes near copies whose exchanged parts are further apart than `limit` by cosine."""
+    """Vetoes near copies that differ in something not known to be harmless. Thread-safe."""
 
-    def __init__(self, embed: Embed, limit: float = LIMIT) -> None:
-        self._limit = limit
-        self._cosine = lru_cache(maxsize=4096)(lambda one, other: float(_dot(embed, one, other)))
+    def __init__(self, embed: Embed) -> None:
+        self._words = Words(embed)
 
     def conflict(self, a: str, b: str) -> str | None:
         """Why the answer to one must not be given to the other, or None. Symmetric."""
-        parts = exchanged(a, b)
-        if parts is None or _alike(*parts) or self._cosine(*parts) >= self._limit:
+        d = difference(a, b) if a != b else None
+        if d is None:
             return None
-        return "exchanged: " + " / ".join(parts)
+        near = max(d.content - _ZH_EXCHANGED, d.likeness - _ZH_LIKE) >= 0 if d.chinese else d.likeness >= _EXCHANGED
+        if near and d.turned:
+            return "exchanged: " + " / ".join(sorted(d.turned))
+        one, other = asked(facts(a)), asked(facts(b))
+        if near and one and other and one != other and max(len(d.first), len(d.second)) <= 1:
+            return "question: " + " / ".join(sorted((*one, *other)))
+        found = self._parts(d, near)
+        if found is None and near and bool(one) != bool(other) and bool(d.first) != bool(d.second):
+            return "question: " + "".join(one | other) + " / " + (d.first or d.second)[0]  # who, which street
+        return found
+
+    def _parts(self, d: Difference, near: bool) -> str | None:
+        first, second = self._unmatched(d, _ZH_CLOSE if d.chinese else _CLOSE)
+        if first and second and near:
+            return "exchanged: " + " / ".join(sorted((first[0], second[0])))
+        if first and second and d.one_slot and max(len(d.first), len(d.second)) <= (_ZH_SLOT if d.chinese else 1):
+            first, second = self._unmatched(d, _SLOT_CLOSE)
+            return "exchanged: " + " / ".join(sorted((first[0], second[0]))) if first and second else None
+        copied = max(d.content - _ZH_ADDED, d.likeness - _ADDED) >= 0 if d.chinese else d.likeness >= _ADDED
+        return f"added: {(first or second)[0]}" if bool(first) != bool(second) and copied else None
+
+    def _unmatched(self, d: Difference, close: float) -> tuple[list[str], list[str]]:
+        """Words of each side that say something, without pairs that are close."""
+        one, other = ([w for w in side if w not in SWAP_NEUTRAL] for side in (d.first, d.second))
+        if not one or not other:
+            return one, other
+        cosines = self._words(one) @ self._words(other).T
+        pairs = sorted((-float(cosines[i, j]), i, j) for i in range(len(one)) for j in range(len(other)))
+        for distance, i, j in pairs:
+            if -distance >= close and one[i] and other[j] and _comparable(one[i], other[j], d.chinese):
+                one[i] = other[j] = ""
+        return [w for w in one if w], [w for w in other if w]
 
 
-def _alike(one: str, other: str) -> bool:
-    """Whether the exchange is of synonyms, or of words that say little."""
-    return bool({one, other} & SWAP_NEUTRAL or _SYNONYMS.get(one, _NONE) & _SYNONYMS.get(other, _NONE))
-
-
-def _dot(embed: Embed, one: str, other: str) -> float:
-    first, second = embed([one, other])
-    return float(first @ second)
+def _comparable(a: str, b: str, chinese: bool) -> bool:
+    """Whether closeness says anything: numbers, opposites, and names in Chinese texts, are always close."""
+    if chinese and not HAN.match(a) and not HAN.match(b):
+        return False
+    return not opposite(a, b) and not any(c.isdigit() for c in a + b)

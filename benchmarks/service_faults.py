@@ -246,6 +246,7 @@ def slow_loris() -> Iterator[Row]:
     for name, first, drip in (("head", b"POST /v1/chat/completions HTTP/1.1\r\nX-A: ", b"a"), ("body", head, body[:1])):
         options = {"head_s": 5, "body_s": 5, "max_connections": 400}
         with Served("--router-only", options=options) as served, served.http() as http:
+            drive(http, 1.0)
             fast = drive(http, 2.0)
             files, began = served.descriptors, time.monotonic()
             slow = [socket.create_connection(("127.0.0.1", served.port), timeout=5) for _ in range(300)]

@@ -88,6 +88,14 @@ class Served:
         return done.stdout.strip()
 
     def __enter__(self) -> "Served":
+        try:
+            self._wait()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _wait(self) -> None:
         end = time.monotonic() + 300
         while time.monotonic() < end:
             if self.process.poll() is not None:
@@ -95,7 +103,7 @@ class Served:
             try:
                 with self.http() as http:
                     if http.get("/readyz").status_code == 200:
-                        return self
+                        return
             except httpx.TransportError:
                 time.sleep(0.1)
         raise RuntimeError(f"the server did not come up: {self.log.read_text()[-1000:]}")

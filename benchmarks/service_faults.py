@@ -33,6 +33,7 @@ DISCONNECTS = int(os.environ.get("SHOAL_DISCONNECTS", "1000"))
 NAMES = int(os.environ.get("SHOAL_NAMES", "10000"))
 PAUSE_S = float(os.environ.get("SHOAL_PAUSE_S", "60"))
 RESET = b"\x01\0\0\0\0\0\0\0"  # linger 0: a reset instead of a close
+TRIES = int(os.environ.get("SHOAL_TRIES", "1000"))  # of each kind of wrong key
 WARM = 300  # disconnects before memory is first read
 BREAKER = {0.0: "closed", 1.0: "half open", 2.0: "open"}
 
@@ -373,7 +374,7 @@ def key_times() -> Iterator[Row]:
         kinds = {share: real[: round(share * len(real))] for share in (0.0, 0.25, 0.5, 0.9, 1.0)}
         times: dict[float, list[float]] = {share: [] for share in kinds}
         chance = random.Random(0)
-        for _ in range(2000):
+        for _ in range(TRIES):
             for share in chance.sample(sorted(kinds), len(kinds)):
                 wrong = (kinds[share] + "".join(chance.choices("abcdefghij", k=len(real))))[: len(real)]
                 if share == 1.0:

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.rag.chunk import Splitter, sentences, units
@@ -62,6 +62,7 @@ def test_code_and_tables_stay_whole_and_headings_start_chunks() -> None:
     assert any("| x | y |\n|---|---|\n| 1 | 2 |" in chunk.text for chunk in chunks)
 
 
+@settings(deadline=None)
 @given(TEXTS, st.sampled_from([16, 40, 256]))
 def test_spans_are_exact_ordered_and_lose_no_word(text: str, size: int) -> None:
     chunks = Splitter(size=size).split(text, "doc")
@@ -75,6 +76,7 @@ def test_spans_are_exact_ordered_and_lose_no_word(text: str, size: int) -> None:
     assert len({chunk.chunk_id for chunk in chunks}) == len(chunks)
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_sentences_are_trimmed_substrings_in_order(text: str) -> None:
     last = 0

@@ -29,8 +29,12 @@ from .lexicon import (
 )
 from .opposites import opposite
 
-_WORD = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff](?:[^\s\u3000-\u9fff,;:?!()\"/]*[^\W_\u3400-\u9fff]|[+#]+)?|&")
+_WORD = re.compile(
+    r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff](?:[^\s\u3000-\u9fff,;:?!()\"/]*[^\W_\u3400-\u9fff]|[+#]+)?|&|'s"
+)
 _CANONICAL = re.compile("|".join(sorted(map(re.escape, ZH_CANONICAL), key=len, reverse=True)))
+_SHORT = re.compile(r"\b(what|who|where|when|how|why|it|that|there|here|he|she|let)'s\b")
+_OWNER = re.compile(r"(?<=\w)(\w)'s\b")
 _EITHER = re.compile(r"([\u3400-\u9fff])[不没]\1")  # 能不能
 _HUSH = re.compile("|".join(sorted(map(re.escape, ZH_QUIET), key=len, reverse=True)))
 _MISSPELT, _LONG = 0.82, 6
@@ -62,7 +66,7 @@ class Difference:
 
 def root(word: str) -> str:
     """A word without its regular endings, so that inflected forms are equal: cancelled, cancelling, cancels."""
-    word = word.removesuffix("'s").strip("'-")
+    word = word if word == "'s" else word.removesuffix("'s").strip("'-")
     word = IRREGULAR.get(word, word)
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "y"
@@ -91,7 +95,8 @@ def _tokens(raw: str) -> tuple[str, ...]:
     if HAN.search(text):
         text = _EITHER.sub(r"\1", text)
         text = _HUSH.sub(" ", _CANONICAL.sub(lambda m: ZH_CANONICAL[m.group(0)], text))
-    words = _WORD.findall(text)
+        return tuple(root(w) if w.isascii() else w for w in _WORD.findall(text))[:_MOST]
+    words = _WORD.findall(_OWNER.sub(r"\1 's ", _SHORT.sub(r"\1 ", text)))
     return tuple(stem for w in words if w not in _QUIET and (stem := root(w)) not in _QUIET)[:_MOST]
 
 

@@ -30,8 +30,9 @@ _ALIGNABLE = 80  # words or characters: longer texts are not aligned word by wor
 _CLOSE = 0.5  # share of content two texts need for the rules that only make sense between near copies
 _RELATED = 0.34
 _NEAR = 0.7  # and for a lone "not", which far-off paraphrases often have on one side ("is missing", "is not there")
-# Share of words (Chinese: characters with meaning) from which another order of the parts means another thing.
-_SAME, _ZH_SAME = 0.75, 0.6
+# Share of words from which another order of the parts means another thing: of all words; of all, where those with
+# meaning are the same; in Chinese of the characters with meaning.
+_SAME, _SAME_IN_SENSE, _ZH_SAME = 0.75, 0.6, 0.6
 
 
 class Guards:
@@ -235,6 +236,8 @@ def _subsequence(short: str, long: str) -> bool:
 def _reordered(a: str, b: str) -> str | None:
     """Near copies whose parts changed places: mostly somebody did it to somebody else."""
     d = difference(a, b)
-    if d is None or not d.moved or (d.content if d.chinese else d.bag) < (_ZH_SAME if d.chinese else _SAME):
+    if d is None or not d.moved:
         return None
-    return "order of the parts"
+    in_sense = d.content == 1 and d.bag >= _SAME_IN_SENSE
+    moved = d.content >= _ZH_SAME if d.chinese else d.bag >= _SAME or in_sense
+    return "order of the parts" if moved else None

@@ -12,10 +12,11 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks._router import OUT, table, write
 from shoal.gated_llm import GatedLLM
@@ -27,7 +28,7 @@ from shoal.router.train.depth_values import wanted
 
 LENSES, EVERY, SAFE = (5, 9, 13, 17, 21, 24, 26, 28), 3, 3
 PART = OUT / "depth_variants.jsonl"
-VARIANTS = {
+VARIANTS: dict[str, Callable[[Mapping[str, float]], float]] = {
     "predictions that survive 27 of 30 layers (shipped)": lambda r: r["overlap 27"],
     "the same at 24 of 30 layers": lambda r: r["overlap 24"],
     "same first choice at 27 layers": lambda r: r["same 27"],
@@ -139,33 +140,47 @@ def correlations() -> list[dict[str, Any]]:
     return rows
 
 
-def auc(high: Sequence[float], low: Sequence[float]) -> float:
+def auc(high: NDArray[np.float64], low: NDArray[np.float64]) -> float:
     """How often one of `high` is above one of `low`."""
-    return float(np.mean(np.asarray(high)[:, None] > np.asarray(low)[None]))
+    return float(np.mean(high[:, None] > low[None]))
 
 
 def variants() -> list[dict[str, Any]]:
     """One row a variant and language: how well it tells a passage that answers the question from one that does not."""
-    lines = [json.loads(line) for line in PART.open(encoding="utf-8")] if PART.exists() else []
+    many = [json.loads(line) for line in VALUES.open(encoding="utf-8")]
+    many = [{**line, "read": {k: {**v, "overlap 27": v["score"]} for k, v in line["read"].items()}} for line in many]
+    few = [json.loads(line) for line in PART.open(encoding="utf-8")] if PART.exists() else []
     rows = []
     for language in ("en", "zh"):
-        mine: list[Mapping[str, Any]] = [line["read"] for line in lines if line["lang"] == language]
-        for name, of in VARIANTS.items() if len(mine) > 1 else ():
-            free, gold, near = ([of(read[kind]) for read in mine] for kind in ("free", "gold", "near"))
-            rows.append(
-                {
-                    "language": language, "variant": name, "passages": len(mine),
-                    "same passage, answers or not": round(float(np.mean(np.greater(gold, near))), 2),
-                    "other passages": round(auc(gold, near), 2),
-                    "other passages, less the score alone": round(
-                        auc(np.subtract(gold, free).tolist(), np.subtract(near, free).tolist()), 2
-                    ),
-                    "with surprise": round(
-                        rank_correlation(np.array(free), np.array([read["free"]["surprise"] for read in mine])), 2
-                    ),
-                }
-            )  # fmt: skip
+        for name, of in VARIANTS.items():
+            found = told(of, many, language) or told(of, few, language)
+            if len(found) > 1:
+                free, gold, near, surprise = (np.array(column) for column in zip(*found, strict=True))
+                rows.append(
+                    {
+                        "language": language, "variant": name, "passages": len(found),
+                        "same passage, answers or not": round(float(np.mean(gold > near)), 2),
+                        "other passages": round(auc(gold, near), 2),
+                        "other passages, less the score alone": round(auc(gold - free, near - free), 2),
+                        "with surprise": round(rank_correlation(free, surprise), 2),
+                    }
+                )  # fmt: skip
     return rows
+
+
+def told(
+    of: Callable[[Mapping[str, float]], float], lines: Sequence[Mapping[str, Any]], language: str
+) -> list[tuple[float, ...]]:
+    """(alone, with a question it answers, with another, surprise) of the passages that have what a variant needs."""
+    found = []
+    for line in lines:
+        read = line["read"]
+        if line["lang"] == language and "gold" in read:
+            try:
+                found.append((*(of(read[kind]) for kind in ("free", "gold", "near")), read["free"]["surprise"]))
+            except KeyError:
+                continue
+    return found
 
 
 def main() -> None:
@@ -178,10 +193,11 @@ def main() -> None:
         return
     values: dict[str, Any] = {
         "note": "Raw score: mean over tokens of the share of the next token's distribution that is the same at 27 of "
-        "30 layers, passages of training sets. Perplexity at full depth. Readability: Flesch's reading ease, or "
-        "fewer characters a sentence in Chinese; higher is easier. Variants: how often a passage read after a question "
-        "that it answers scores higher than the same passage, or than other passages, read after a question of a "
-        "neighbour; 0.5 is chance. Predictors: over folds that share no article.",
+        "30 layers, passages of training sets. Perplexity at full depth. Readability: Flesch's reading ease, or fewer "
+        "characters a sentence in Chinese; higher is easier. Variants: how often a passage read after a question that "
+        "it answers scores higher than the same passage, or than other passages, read after a question of a "
+        "neighbour; 0.5 is chance. Where few passages were read, Chinese ones were read whole, else 256 tokens. "
+        "Predictors: over folds that share no article.",
         "rank correlation": correlations(),
         "variants": variants(),
         "predictors": [{"of": name, **error} for name, error in json.loads(ASSET.read_text("utf-8"))["error"].items()],

@@ -3,7 +3,8 @@
 
 Templates are written as `kind | frame | value / value ...`; every pair of values gives a pair of questions, and order
 frames exchange their two values. A third of the templates, picked by checksum, is *sealed*: its results were not looked
-at while guards were mended; `SHOAL_SEALED=1` adds them. Two thirds are *open*: they are what was mended with.
+at while guards were mended; `SHOAL_SEALED=1` adds them. Two thirds are *open*: they are what was mended with. A *third part*
+was written when the veto of near copies was frozen, and run once; it also holds true paraphrases that are near copies.
 
     SHOAL_DATA=../shared/data python benchmarks/cache_unseen.py
 """
@@ -219,24 +220,226 @@ quoted | Why does `{}` return nothing? | list.sort() / dict.update() / print()
 quoted | `{}`命令有什么用? | ls -a / ls -l / chmod / chown
 """
 
+# The third part was written when the veto of near copies (`cache/copies.py`, `cache/swap.py`) was frozen, and run once.
+THIRD = """
+number | How many stairs lead up to the {} floor? | third / 4th / eleventh / 14th
+number | Does the ticket stay valid for {} minutes? | 60 / 90 / ninety-five / 120
+number | What changed between chapter 2 and chapter {}? | 3 / 5 / 13
+number | Is a score of {} enough to pass? | 55 / 65 / 5.5 / 56
+number | Can {} adults share one cabin? | two / three / 6 / seven
+number | 第{}届奥运会在哪里举办? | 29 / 三十 / 31 / 十九
+number | 每周跑{}次够吗? | 3 / 5 / 四 / 七
+number | 存{}元有多少利息? | 1000 / 10000 / 两千 / 1500
+unit | Is 15 {} of rope enough for the climb? | metres / feet / yards / kilometres
+unit | How long does it take to burn 300 {}? | calories / grams / litres
+unit | 这袋米有20{}吗? | 公斤 / 斤 / 克
+currency | Would {} be a fair price for the bike? | £80 / €80 / $80 / £18
+currency | {}能在当地买些什么? | 50欧元 / 50美元 / 15欧元
+date | Is the office closed on {}? | 24 December / 24 November / 14 December / 4 December
+date | Which films came out in {}? | July 1994 / June 1994 / July 1949
+date | {}那天下雨了吗? | 6月18日 / 6月8日 / 8月16日
+time | Is the gym still open at {}? | 9:30 pm / 9:30 am / 10:30 pm
+time | {}还能办理入住吗? | 下午3点 / 凌晨3点 / 下午5点
+version | Is the driver compatible with kernel {}? | 5.10 / 5.15 / 6.1 / 5.1
+version | 怎么升级到{}版本? | 3.8 / 3.18 / 8.3
+opposite | Are the rooms facing the street {}? | noisy / quiet
+opposite | Can the jury {} the verdict? | uphold / overturn
+opposite | Does salt {} the freezing point? | raise / depress
+opposite | Which stocks have been {} lately? | gaining / falling
+opposite | How do I {} the curtains with a remote? | draw / part
+opposite | Is it common to {} a job offer by mail? | take / turn down
+opposite | Is the soup too {} for children? | spicy / mild
+opposite | When do the flowers {}? | bloom / wither
+opposite | Do I get a refund if I {} early? | arrive / depart
+opposite | How do I {} the glue from the table? | apply / scrape
+opposite | Is the {} lane closed at the bridge? | inside / outside
+opposite | Are {} apples better for a pie? | sweet / sour
+opposite | Who {} the new tax law? | supports / opposes
+opposite | Why do my plants {} in this room? | thrive / die
+opposite | Can I {} the zip of the tent from inside? | fasten / undo
+opposite | Should the lid be {} during cooking? | on / off
+opposite | Is a {} mattress good for the back? | firm / soft
+opposite | Where can I {} a stray dog? | adopt / surrender
+opposite | Does the tide {} in the morning? | come in / go out
+opposite | How do I {} my old phone number? | keep / drop
+opposite | What makes people {} each other? | trust / distrust
+opposite | Is the {} of the box made of steel? | lid / base
+opposite | Is the road {} at this time of day? | busy / empty
+opposite | Did the company {} last year? | make a profit / make a loss
+opposite | 这条路平时{}吗? | 拥挤 / 通畅
+opposite | 哪些人{}这项改革? | 支持 / 反对
+opposite | 床垫{}一点好吗? | 硬 / 软
+opposite | 这种植物喜欢{}吗? | 潮湿 / 干燥
+opposite | 怎么{}这条规则? | 遵守 / 违反
+opposite | 法院会{}原判吗? | 维持 / 推翻
+opposite | 盐会使冰点{}吗? | 上升 / 下降
+opposite | 怎样才能{}旧号码? | 保留 / 放弃
+opposite | 公司去年{}了吗? | 盈利 / 亏损
+opposite | 孩子{}老师怎么办? | 喜欢 / 害怕
+opposite | 窗户朝{}的房间贵吗? | 南 / 北
+opposite | 怎么{}拉链? | 拉上 / 解开
+before/after | Do I have to stretch {} a run? | before / after
+before/after | Which tests are done {} the operation? | before / following
+before/after | Was the wall built {} the war? | during / after / before
+before/after | 手术{}要做哪些检查? | 之前 / 之后
+before/after | 跑步{}要拉伸吗? | 前 / 后
+negation | Which rooms are {}heated? | - / not
+negation | Why do cats {}swim? | - / not
+negation | Are contractors {}insured by us? | - / not
+negation | Is the offer {}binding? | - / non-
+negation | Can I travel {} a valid passport? | with / without
+negation | Do the lifts {} stop at night? | always / never
+negation | 哪些房间{}供暖? | - / 不
+negation | 为什么猫{}游泳? | 会 / 不会
+negation | 这份报价{}约束力吗? | 有 / 没有
+order | Does {} travel faster than {}? | sound / light ; an eagle / a falcon
+order | Should I apply {} before {}? | primer / paint ; conditioner / shampoo
+order | Did the {} blame the {} for the delay? | builder / architect ; airline / airport ; pilot / controller
+order | Can a {} become a {}? | nurse / doctor ; trust / charity
+order | Is {} closer to {} than to us? | Malta / Tunisia ; Cyprus / Turkey
+order | Was {} influenced by {}? | Haydn / Mozart ; Plato / Socrates
+order | How do I replace {} with {}? | butter / oil ; gas / electricity ; spaces / tabs
+order | Does the {} report to the {}? | board / council ; clinic / hospital
+order | What share of {} comes from {}? | milk / goats ; income / rent
+order | Which {} was named after a {}? | city / general ; mountain / king
+order | Who showed the {} to the {}? | letter / lawyer ; nurse / patient
+order | How far is {} south of {}? | Turin / Zurich ; Perth / Dundee
+order | {}影响了{}吗? | 海顿 / 莫扎特 ; 唐诗 / 宋词
+order | {}能变成{}吗? | 护士 / 医生 ; 毛虫 / 蝴蝶
+order | {}跑得比{}快吗? | 猎豹 / 羚羊 ; 马 / 狗
+order | 怎么用{}代替{}? | 黄油 / 植物油 ; 空格 / 制表符
+order | 先涂{}再涂{}可以吗? | 底漆 / 面漆 ; 防晒霜 / 粉底
+order | {}责怪{}了吗? | 航空公司 / 机场 ; 房东 / 租客
+order | {}在{}的南边吗? | 长沙 / 武汉 ; 郑州 / 石家庄
+order | {}借给{}多少钱? | 银行 / 公司 ; 姐姐 / 弟弟
+name | Who composed {}? | Tosca / Fidelio / Carmen / Parsifal
+name | What do {} feed on? | otters / puffins / geckos / moles
+name | Is there a ferry to {}? | Corsica / Bornholm / Ibiza / Gotland
+name | How do I get rid of {}? | moths / mildew / nettles / hiccups
+name | Which vitamin is found in {}? | kale / liver / almonds / mushrooms
+name | Does {} sponsor the marathon? | Adidas / Siemens / Nestle / Philips
+name | How do I remove {} from a carpet? | wax / ink / red wine / chewing gum
+name | {}吃什么? | 水獭 / 壁虎 / 鼹鼠 / 海鹦
+name | 去{}有渡轮吗? | 舟山 / 涠洲岛 / 嵊泗 / 鼓浪屿
+name | 怎么去除地毯上的{}? | 红酒 / 墨水 / 口香糖 / 蜡油
+name | {}含有哪种维生素? | 菠菜 / 杏仁 / 蘑菇 / 猪肝
+name | 歌剧《{}》的作曲家是谁? | 卡门 / 托斯卡 / 茶花女
+object | How do I reset the {} on the treadmill? | timer / incline / display
+object | Can I lend my {} to a neighbour? | drill / season ticket / parking permit
+object | Where is the {} of the hotel? | sauna / gym / reception / car park
+object | Do I need a {} for the hike? | guide / permit / helmet
+object | 怎么重置跑步机的{}? | 计时器 / 坡度 / 屏幕
+object | 酒店的{}在哪里? | 健身房 / 前台 / 停车场
+object | 徒步需要带{}吗? | 头盔 / 帐篷 / 雨衣
+added | Can I bring guests to the {}party? | - / office / birthday
+added | Are {}children admitted to the show? | - / small / unaccompanied
+added | How much is the {}membership? | - / family / student
+added | Does the insurance pay for {}damage? | - / water / wilful
+added | {}会员费是多少? | - / 家庭 / 学生
+added | 保险赔偿{}损失吗? | - / 水灾 / 故意
+question kind | {} was the festival moved? | When / Why / Where
+question kind | {} pays for the repairs? | Who / Which department
+question kind | {} is the tunnel? | How long / How wide / How old
+question kind | {} do eels breed? | Where / When / Why
+question kind | 音乐节{}改期? | 为什么 / 什么时候
+question kind | 修理费由{}出? | 谁 / 哪个部门
+question kind | 隧道有{}? | 多长 / 多宽
+question kind | 鳗鱼{}产卵? | 在哪里 / 什么时候 / 为什么
+quoted | Who sang "{}"? | Yesterday / Imagine / Jolene
+quoted | What does `{}` return? | len(x) / max(x) / sorted(x)
+quoted | “{}”是什么意思? | 守株待兔 / 画蛇添足 / 亡羊补牢
+"""
+
+# True paraphrases that are near copies: the veto should let them meet.
+PARAPHRASES = """
+How many stairs lead up to the tower? | How many stairs are there up to the tower?
+Is the gym open on Sunday? | On Sunday, is the gym open?
+Who composed this opera? | Who was this opera composed by?
+How do I remove wax from a carpet? | How can I remove wax from the carpet?
+Where is the reception of the hotel? | Where is the hotel's reception?
+Do I need a permit for the hike? | do i need a permit for the hike please
+How do I replace butter with oil? | How could I replace butter with oil?
+What do otters eat? | Please tell me what otters eat.
+How long is the tunnel? | Hi, how long is the tunnel?
+Why was the festival moved? | why has the festival been moved
+How do I begin the night backup? | How do I start the night backup?
+How do I purchase a season ticket? | How do I buy a season ticket?
+Are children admitted to the show? | Are kids admitted to the show?
+Can I bring guests to the party? | May I bring guests to the party?
+Is the road busy in the morning? | Is the road busy in the mornings?
+When do eels breed? | when is it that eels breed?
+How do I delete my old phone number? | How do I remove my old phone number?
+Which tests are done before the operation? | What tests are done before the operation?
+Can I travel without a passport? | Could I travel without a passport?
+Who won the marathon in 2019? | In 2019, who won the marathon?
+Does the ferry take cars? | Does the ferry take cars, please?
+If it rains, is the match cancelled? | Is the match cancelled if it rains?
+Is there a ferry to Corsica? | is there any ferry to Corsica
+How do I modify my booking? | How do I change my booking?
+Where can I leave my luggage? | Where could I leave my luggage?
+What is the price of a family ticket? | What is the cost of a family ticket?
+How do I get rid of moths? | how can i get rid of moths?
+Is breakfast included? | Is breakfast included, thanks
+My parcel has not arrived, what should I do? | What should I do, my parcel hasn't arrived
+Do you accept credit cards? | Do you accept a credit card?
+How do I repair a broken zip? | How do I fix a broken zip?
+What are the opening hours of the museum? | What are the museum's opening hours?
+How is the tax calculated? | How do they calculate the tax?
+Is coffee or tea better for the stomach? | Is tea or coffee better for the stomach?
+How do I send a picture by mail? | How do I send a photo by e-mail?
+Which rooms are not heated? | Which rooms aren't heated?
+How do I turn the alarm off? | How do I turn off the alarm?
+Did the council approve the plan? | Was the plan approved by the council?
+How do I login to the portal? | How do I log in to the portal?
+Can I cancel within 14 days? | Can I cancel within fourteen days?
+健身房周日开门吗? | 周日健身房开门吗?
+怎么去除地毯上的红酒? | 如何去除地毯上的红酒?
+酒店的前台在哪里? | 请问酒店前台在哪儿?
+徒步需要带帐篷吗? | 徒步要带帐篷吗
+会员费是多少? | 请问会员费是多少呢?
+隧道有多长? | 这个隧道有多长?
+手术之前要做哪些检查? | 手术以前要做哪些检查?
+怎么购买月票? | 如何买月票?
+怎么取消预订? | 预订怎么取消?
+下雨的话比赛取消吗? | 比赛下雨的话取消吗?
+2019年谁赢了马拉松? | 谁赢了2019年的马拉松?
+能带宠物吗? | 可不可以带宠物?
+怎么修改我的预订? | 怎样更改预订?
+渡轮可以带车吗? | 渡轮能带车吗?
+鳗鱼什么时候产卵? | 鳗鱼何时产卵?
+咖啡和茶哪个对胃好? | 茶和咖啡哪个对胃好?
+护照丢了怎么办? | 我的护照丢了，怎么办?
+哪些房间不供暖? | 哪些房间没有供暖?
+忘记密码怎么办? | 忘了密码怎么办?
+可以用信用卡付款吗? | 能用信用卡付款吗?
+怎么删除旧号码? | 怎么删掉旧号码?
+多久可以收到快递? | 多长时间能收到快递?
+学生有优惠吗? | 请问学生有优惠吗? 谢谢
+十四天内可以退货吗? | 14天内可以退货吗?
+"""
+
 
 def _sealed(frame: str) -> bool:
     return zlib.crc32(frame.encode()) % 3 == 0
 
 
 def _frame(frame: str, value: str) -> str:
-    """The frame with a value; "-" stands for nothing, and a negator in English brings its space along."""
+    """The frame with a value; "-" stands for nothing; before an English word, all but prefixes bring their space along."""
     before, _, after = frame.partition("{}")
-    word = "" if value == "-" else value + " " * (value in ("not", "no longer", "never") and after[:1].isalpha())
+    spaced = after[:1].isascii() and after[:1].isalpha() and value not in ("in", "non-")
+    word = "" if value == "-" else value + " " * spaced
     return f"{before}{word}{after}"
 
 
 def pairs(*, sealed: bool) -> Iterator[Pair]:
     """Pairs of the open templates, or of the sealed ones."""
-    for line in TEMPLATES.strip().splitlines():
+    lines = [line for line in TEMPLATES.strip().splitlines() if _sealed(line.split(" | ")[1].strip()) == sealed]
+    yield from _made(lines)
+
+
+def _made(lines: list[str]) -> Iterator[Pair]:
+    for line in lines:
         kind, frame, values = (part.strip() for part in line.split(" | "))
-        if _sealed(frame) != sealed:
-            continue
         if kind == "order":
             for couple in values.split(" ; "):
                 x, y = (v.strip() for v in couple.split("/"))
@@ -246,12 +449,30 @@ def pairs(*, sealed: bool) -> Iterator[Pair]:
             yield from ((kind, _frame(frame, a), _frame(frame, b)) for a, b in combinations(parts, 2))
 
 
+def kept(look: Look) -> dict[str, int]:
+    """How many true paraphrases meet, each alone in the cache, and how many the veto keeps apart."""
+    found = vetoed = 0
+    twins = [line.split(" | ") for line in PARAPHRASES.strip().splitlines()]
+    for stored, asked in twins:
+        look.clear()
+        look.store([stored], [stored])
+        hit = look.ask(asked) is not None
+        veto = look.matcher.conflict(stored, asked)
+        found, vetoed = found + hit, vetoed + (veto is not None)
+        if not hit:
+            print(f"apart: {stored} / {asked}: {veto or 'rated too low'}")
+    print(f"paraphrases that meet: {found} of {len(twins)}; vetoed: {vetoed}")
+    return {"asked": len(twins), "right": found, "vetoed": vetoed}
+
+
 def main() -> None:
     look = Look()
     out: dict[str, object] = {"machine": platform.machine(), "date": time.strftime("%Y-%m-%d")}
     wanted = {"open": list(pairs(sealed=False))}
     if os.environ.get("SHOAL_SEALED"):
         wanted["sealed"] = list(pairs(sealed=True))
+        wanted["third"] = list(_made(THIRD.strip().splitlines()))
+        out["third, paraphrases"] = kept(look)
     for name, made in wanted.items():
         for alone in (True, False):
             table = false_hits(look, made, alone=alone)

@@ -31,6 +31,7 @@ from .ingest import encode, passage_text
 from .reading import Reader
 from .store import Encoded, Store
 
+ALLOWED = 0.01  # share of questions that may lose their answer before everything is put back
 LIMIT = 0.1  # calibrated depth score below which a text is hard: the hardest tenth of the reference texts
 UNIT = 48  # rough tokens of an atomic unit at most
 PASSAGES = 4  # of a document, spread over it, that its score is taken from
@@ -64,6 +65,7 @@ class Audit:
     folder: Path
     score: DepthScore
     limit: float = LIMIT
+    allowed: float = ALLOWED
     progress: Progress = field(default=lambda what, done, total: None)
     units: Splitter = field(init=False)
     _scores: ScoreFile = field(init=False)
@@ -78,6 +80,7 @@ class Audit:
         """Audit, and give the report, JSON-ready; it is also `report.json` in the folder.
 
         `asked`: questions that answer recall is measured with before and after; without them, sentences with a hole.
+        Where more than `allowed` of them lose their answer, everything goes back in and the report says so.
         `dry_run`: score everything and change nothing. Raises RagError for an empty knowledge base.
         """
         began = time.monotonic()
@@ -90,6 +93,10 @@ class Audit:
             units = self._units([one.doc_id for one in hard])
             if not dry_run:
                 self._place({one.doc_id for one in hard}, units)
+            recall = self._after(before, dry_run)
+            undone = "after" in recall and recall["before"] - recall["after"] > self.allowed
+            if undone:
+                self._place(set(), {})
             labels = self._label(dry_run)
         finally:
             self._scores.close()
@@ -99,6 +106,7 @@ class Audit:
             "scorer": self.score.fingerprint,
             "limit": self.limit,
             "dry_run": dry_run,
+            "undone": undone,
             "documents": self._counts(judged, units),
             "size": {"before": before["size"], "after": self.store.size(), "quarantined": self.store.size(aside=True)},
             "depth": self._depth(judged, units, labels),
@@ -110,7 +118,7 @@ class Audit:
                 }
                 for one in hard[:_LISTED]
             ],
-            "recall": self._after(before, dry_run),
+            "recall": recall,
             "quarantine": self._quarantine(),
             "seconds": round(time.monotonic() - began, 1),
         }

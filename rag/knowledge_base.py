@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from . import words
-from .audit import LIMIT, Audit
+from .audit import ALLOWED, LIMIT, Audit
 from .audit_recall import Asked, K
 from .audit_scores import DepthScore
 from .chunk import Span, Splitter
@@ -214,11 +214,13 @@ class KnowledgeBase:
         questions: Sequence[Asked] | None = None,
         *,
         limit: float = LIMIT,
+        allowed: float = ALLOWED,
         dry_run: bool = False,
         progress: Callable[[str, float, float], None] | None = None,
     ) -> dict[str, Any]:
         """Split what is hard to read, set aside what stays hard, and report, JSON-ready (A5). See `rag.audit`.
 
+        Undone where more than `allowed` of the questions lose their answer.
         `score`: depth scores of texts, 0 to 1, high = easy. Raises RagError for an empty knowledge base.
         """
         audit = Audit(
@@ -230,6 +232,7 @@ class KnowledgeBase:
             folder=self.path / "audit",
             score=score,
             limit=limit,
+            allowed=allowed,
             progress=progress or (lambda what, done, total: None),
         )
         report = audit.run(questions, dry_run=dry_run)

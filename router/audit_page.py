@@ -42,6 +42,11 @@ def _both(english: str, chinese: str) -> str:
 
 def _head(report: Mapping[str, Any]) -> str:
     dry = _both(" Nothing was changed (dry run).", "（试运行，未做任何更改。）") if report["dry_run"] else ""
+    if report["undone"]:
+        dry = _both(
+            " More answers were lost than allowed, so everything was put back.",
+            "丢失的答案超过允许的比例，因此已全部恢复。",
+        )
     limit = f"{report['limit']:g}"
     said = _both(
         "Depth score 0 to 1: high where the model skims, low where it has to dig. Documents below "

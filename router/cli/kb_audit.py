@@ -31,6 +31,9 @@ def audit(
     limit: Annotated[
         float | None, typer.Option(min=0, max=1, help="Depth score below which a text is hard; 0.1.")
     ] = None,
+    allow_loss: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Answer recall that may be lost before all is put back; 0.01.")
+    ] = None,
     scores: Annotated[
         str, typer.Option(help="predicted: in no time, English only; read: the model reads all; auto: what each can.")
     ] = "auto",
@@ -45,7 +48,7 @@ def audit(
 
     Nothing is deleted. Stopped half way, it goes on where it was when run again.
     """
-    from ...rag.audit import LIMIT
+    from ...rag.audit import ALLOWED, LIMIT
     from ...rag.audit_recall import read_questions
     from ..audit_page import audit_page
 
@@ -60,7 +63,12 @@ def audit(
                 note(f"skipped {one.path}: {one.reason}")
         with _scorer(scores, settings, progress) as score:
             found = base.audit(
-                score, asked, limit=LIMIT if limit is None else limit, dry_run=dry_run, progress=progress
+                score,
+                asked,
+                limit=LIMIT if limit is None else limit,
+                allowed=ALLOWED if allow_loss is None else allow_loss,
+                dry_run=dry_run,
+                progress=progress,
             )
         page = report or base.path / "audit" / "report.html"
     page.write_text(audit_page(found, str(base.path)), "utf-8")
@@ -84,6 +92,8 @@ def audit(
         out.print(
             f"answer recall at {recall['k']}: {recall['before']:.1%}{now} ({recall['asked']} asked)", highlight=False
         )
+    if found["undone"]:
+        note("more answers were lost than --allow-loss allows: everything is back in")
     note(f"report: {page}; bring passages back: shoal kb restore ID ... | --all")
 
 

@@ -64,7 +64,7 @@ def comparable(report: dict[str, Any]) -> dict[str, Any]:
 
 def test_hard_units_go_aside_and_the_rest_stays(base: KnowledgeBase) -> None:
     before = base.fingerprint
-    report = base.audit(Plain(), QUESTIONS, limit=0.65)
+    report = base.audit(Plain(), QUESTIONS, limit=0.65, allowed=1)
     assert report["documents"] | {"units": 0, "hard_units": 0} == {
         "all": 3, "easy": 1, "not_scored": 0, "split": 2, "split_wholly_hard": 1, "units": 0, "hard_units": 0,
     }  # fmt: skip
@@ -89,24 +89,24 @@ def test_hard_units_go_aside_and_the_rest_stays(base: KnowledgeBase) -> None:
 
 
 def test_twice_changes_nothing_and_costs_no_scores(base: KnowledgeBase) -> None:
-    base.audit(Plain(), QUESTIONS, limit=0.65)
+    base.audit(Plain(), QUESTIONS, limit=0.65, allowed=1)
     state, again = (base.fingerprint, base._store.generation()), Plain()
-    second = base.audit(again, QUESTIONS, limit=0.65)
+    second = base.audit(again, QUESTIONS, limit=0.65, allowed=1)
     assert (base.fingerprint, base._store.generation(), again.asked) == (*state, 0)
     assert second["recall"]["before"] == second["recall"]["after"]
 
 
 def test_what_was_brought_back_stays_until_its_text_changes(base: KnowledgeBase) -> None:
-    base.audit(Plain(), QUESTIONS, limit=0.65)
+    base.audit(Plain(), QUESTIONS, limit=0.65, allowed=1)
     total = len(base) + len(base.quarantined())
     assert len(base.restore(["logs#1"])) == 1
     assert base.search("zxq 1178", 1)[0].doc_id == "logs#1"
     assert len(base.restore()) == 1
     assert (len(base), base.quarantined(), base.restore(["nothing"])) == (total, [], [])
-    base.audit(Plain(), QUESTIONS, limit=0.65)
+    base.audit(Plain(), QUESTIONS, limit=0.65, allowed=1)
     assert base.quarantined() == []
     base.add_text("zxq zxq another text zxq zxq 12.", "logs#1")
-    base.audit(Plain(), QUESTIONS, limit=0.65)
+    base.audit(Plain(), QUESTIONS, limit=0.65, allowed=1)
     assert [one.doc_id for one in base.quarantined()] == ["logs#1"]
     base.delete("logs#1")
     assert base.quarantined() == []
@@ -134,7 +134,7 @@ def test_a_higher_limit_and_back_again(base: KnowledgeBase) -> None:
 
 def test_a_dry_run_changes_nothing(base: KnowledgeBase) -> None:
     before = (base.fingerprint, base._store.generation(), len(base))
-    report = base.audit(Plain(), QUESTIONS, limit=0.65, dry_run=True)
+    report = base.audit(Plain(), QUESTIONS, limit=0.65, allowed=1, dry_run=True)
     assert (base.fingerprint, base._store.generation(), len(base)) == before
     assert report["documents"]["hard_units"] == 2
     assert "after" not in report["recall"]
@@ -142,11 +142,11 @@ def test_a_dry_run_changes_nothing(base: KnowledgeBase) -> None:
 
 def test_stopped_and_run_again_it_is_the_same_audit(tmp_path: Path) -> None:
     with fill(KnowledgeBase.open(tmp_path / "one")) as one, fill(KnowledgeBase.open(tmp_path / "two")) as two:
-        whole = one.audit(Plain(), QUESTIONS, limit=0.65)
+        whole = one.audit(Plain(), QUESTIONS, limit=0.65, allowed=1)
         with pytest.raises(KeyboardInterrupt):
-            two.audit(Plain(ends_after=0), QUESTIONS, limit=0.65)
+            two.audit(Plain(ends_after=0), QUESTIONS, limit=0.65, allowed=1)
         rest = Plain()
-        assert comparable(two.audit(rest, QUESTIONS, limit=0.65)) == comparable(whole)
+        assert comparable(two.audit(rest, QUESTIONS, limit=0.65, allowed=1)) == comparable(whole)
         assert two.fingerprint == one.fingerprint
 
 
@@ -162,7 +162,7 @@ def slow(*args, **more):
     print("written", flush=True)
     import time; time.sleep(30)
 base._store.replace = slow
-base.audit(Plain(), QUESTIONS, limit=0.65)
+base.audit(Plain(), QUESTIONS, limit=0.65, allowed=1)
 """
 
 
@@ -176,7 +176,7 @@ def test_kill_9_in_mid_audit(tmp_path: Path) -> None:
         os.kill(auditor.pid, signal.SIGKILL)
     with KnowledgeBase.open(tmp_path / "kb") as base:
         assert (base.path / "audit" / "state.json").exists()
-        report = base.audit(Plain(), QUESTIONS, limit=0.65)
+        report = base.audit(Plain(), QUESTIONS, limit=0.65, allowed=1)
         assert report["recall"]["before"] == 1.0  # as before the first one began
         assert not (base.path / "audit" / "state.json").exists()
 
@@ -231,6 +231,17 @@ def test_what_is_no_score_is_refused(base: KnowledgeBase, given: list[float]) ->
 
     with pytest.raises(RagError, match="does not fit this audit"):
         base.audit(Wrong(), [])
+
+
+def test_an_audit_that_loses_answers_is_undone(base: KnowledgeBase) -> None:
+    size, before = base._store.size(), {hit.text for hit in base.search("zxq 7719 pump", 10)}
+    report = base.audit(Plain(), QUESTIONS, limit=0.65)
+    assert report["undone"]
+    assert report["recall"]["after"] < report["recall"]["before"]
+    assert (base.quarantined(), base._store.size()) == ([], size)
+    assert {hit.text for hit in base.search("zxq 7719 pump", 10)} == before
+    assert not base.audit(Plain(), QUESTIONS[:2], limit=0.65)["undone"]
+    assert base.quarantined() != []
 
 
 def test_what_cannot_be_judged_stays(base: KnowledgeBase) -> None:

@@ -15,7 +15,7 @@ def report() -> dict[str, Any]:
     row = {"documents": 4, "mean": 0.4, "hard": 2, "hard_units": 3, "scores": [1, 0, 2, 1] * 5}
     return {
         "format": 1, "made": "2026-01-01T00:00:00Z", "scorer": "read:x", "limit": 0.65, "dry_run": False,
-        "seconds": 3.2,
+        "undone": False, "seconds": 3.2,
         "documents": {"all": 4, "easy": 2, "split": 2, "not_scored": 1, "split_wholly_hard": 1,
                       "units": 5, "hard_units": 3},
         "size": {name: {"documents": 4, "passages": n, "characters": 100 * n}
@@ -53,5 +53,6 @@ def test_what_was_not_measured_is_said(report: dict[str, Any]) -> None:
         "quarantine": {"passages": 0, "hardest": []},
     }  # fmt: skip
     page = audit_page(report, "./kb")
+    assert "everything was put back" in audit_page(report | {"undone": True}, "./kb")
     for said in ("Not measured", "未测量", "None is below the limit", "dry run", "试运行"):
         assert said in page

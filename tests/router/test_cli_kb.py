@@ -46,6 +46,8 @@ def test_audit_reports_sets_aside_and_restores(shoal: Shoal, tmp_path: Path) -> 
         "q.jsonl",
         "--limit",
         "1",
+        "--allow-loss",
+        "1",
         "--scores",
         "predicted",
         "--report",

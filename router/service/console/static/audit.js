@@ -10,7 +10,7 @@ export function drawAudit(report) {
   if (!report) return [el("p", { class: "note", text: t("audit_none") })];
   const { before, after } = report.depth;
   return [
-    el("p", { class: "note", text: t(report.dry_run ? "audit_dry" : "audit_note", { made: report.made, limit: report.limit }) }),
+    el("p", { class: "note", text: t(report.dry_run ? "audit_dry" : report.undone ? "audit_undone" : "audit_note", { made: report.made, limit: report.limit }) }),
     el("div", { class: "tiles" }, tiles(report)),
     el("div", { class: "panels" },
       el("section", {}, el("h3", { text: t("audit_before") }), histogram(before, t("audit_before"))),

@@ -195,6 +195,10 @@ const STRINGS = {
     "{made}, dry run: nothing was changed. Documents below depth score {limit} would be split.",
     "{made}，试运行，未做更改。深度分低于 {limit} 的文档将被拆分。",
   ],
+  audit_undone: [
+    "{made}. At depth score {limit} more answers were lost than allowed, so everything was put back.",
+    "{made}。以深度分 {limit} 为界，丢失的答案超过允许的比例，因此已全部恢复。",
+  ],
   audit_documents: ["documents", "文档"],
   audit_hard: ["hard, split", "难读，已拆分"],
   audit_unscored: ["not scored, left as they are", "未评分，保持原样"],

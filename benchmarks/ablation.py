@@ -413,7 +413,8 @@ def main() -> None:
             "score of the text alone ('own'), and by that as predicted ('text'). Random drops leave out as many of "
             "the same passages. Depth: mean calibrated score, 1 where not known (CMRC, whose passages the model did "
             "not read). Answers: the default model with the grounded adapter, greedy, full depth, "
-            "nothing shared between prompts, on a busy machine.",
+            "nothing shared between prompts, on a busy machine; depth is that of the deepest token. Reranking, filter "
+            "and fusion together are the row `fusion, depth filter`.",
             "recall": recalls(asked.sets, asked.questions, count),
             "answers": answered(asked.answered, count),
         },

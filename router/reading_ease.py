@@ -55,11 +55,14 @@ def read(llm: "GatedLLM") -> "DepthScore":
     return _Read(skim=skim, fingerprint=f"read:{skim.fingerprint}")
 
 
-def predicted(rest: "Callable[[], DepthScore] | None" = None) -> "DepthScore":
-    """By the predictor that ships, for the default model; `rest` makes what scores the texts that it cannot tell."""
+def predicted(rest: "Callable[[], DepthScore] | None" = None, by: str = "") -> "DepthScore":
+    """By the predictor that ships, for the default model.
+
+    `rest` makes what scores the texts that it cannot tell, when there is one; `by` is that model's name.
+    """
     from ..rag.depth import Depths
     from ..rag.reading import default_reader
 
     depths = Depths(default_reader(), folder=Path())
-    kind = "predicted" if rest is None else "predicted, else read"
+    kind = "predicted" if rest is None else f"predicted, else read by {by}"
     return _Predicted(depths=depths, fingerprint=f"{kind}:{depths.fingerprint}", rest=rest)

@@ -109,7 +109,11 @@ def _scorer(scores: str, settings: Settings, progress: ProgressCallback) -> Iter
             return read(models.enter_context(load_local(settings, progress=progress)))
 
         able = find_spec("torch") and find_spec("transformers") and not settings.router_only
-        yield reading() if scores == "read" else predicted(reading if scores == "auto" and able else None)
+        yield (
+            reading()
+            if scores == "read"
+            else predicted(reading if scores == "auto" and able else None, by=settings.model)
+        )
 
 
 def restore(

@@ -93,7 +93,8 @@ def others(threads: int) -> list[tuple[Peer, Any]]:
     if python and gguf:
         port = free_port()
         command = [python, "-m", "llama_cpp.server", "--model", gguf, "--port", str(port), "--n_ctx", "2048",
-                   "--n_threads", str(threads), "--n_threads_batch", str(threads)]  # fmt: skip
+                   "--n_threads", str(threads), "--n_threads_batch", str(threads),
+                   "--interrupt_requests", "false"]  # fmt: skip
         name = f"llama-cpp-python, {Path(gguf).stem.rpartition('.')[2]}"
         found.append(started(command, lambda url: Peer(name, url, "m"), port, threads))
     if find_spec("transformers") and find_spec("fastapi"):
@@ -152,7 +153,8 @@ def main() -> None:
     running = []
     title, note = "Plain chat beside other servers", (
         f"{DEFAULT_MODEL}, {asked.threads} threads each, greedy, up to {NEW} tokens, streamed; the servers take turns. "
-        "Shoal: int8 by default, full depth, cache off, the router in front. A piece of a stream counts as a token."
+        "Shoal: int8 by default, full depth, cache off, the router in front. A piece of a stream counts as a token. "
+        "llama-cpp-python's server is told not to cut a stream when another request comes, as it does by default."
     )  # fmt: skip
     try:
         with Served(threads=str(asked.threads)) as served:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -75,6 +75,11 @@ def audit(
     if json:
         print_json({**found, "html": str(page)})
         return
+    _tell(found)
+    note(f"report: {page}; bring passages back: shoal kb restore ID ... | --all")
+
+
+def _tell(found: dict[str, Any]) -> None:
     before, after, recall = found["size"]["before"], found["size"]["after"], found["recall"]
     counts = found["documents"]
     out.print(f"{counts['all']:,} documents: {counts['easy']:,} easy, {counts['split']:,} hard", highlight=False)
@@ -94,7 +99,6 @@ def audit(
         )
     if found["undone"]:
         note("more answers were lost than --allow-loss allows: everything is back in")
-    note(f"report: {page}; bring passages back: shoal kb restore ID ... | --all")
 
 
 @contextmanager

@@ -20,7 +20,9 @@ from .lexicon import (
     ENDINGS,
     IRREGULAR,
     KNOWN,
+    NUMBER_WORDS,
     QUIET,
+    SCALE_WORDS,
     SOFT,
     SYNONYMS,
     ZH_CANONICAL,
@@ -28,6 +30,7 @@ from .lexicon import (
     ZH_SOFT,
 )
 from .opposites import opposite
+from .quantity import quantities
 
 _WORD = re.compile(
     r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff](?:[^\s\u3000-\u9fff,;:?!()\"/]*[^\W_\u3400-\u9fff]|[+#]+)?|&|'s"
@@ -35,9 +38,10 @@ _WORD = re.compile(
 _CANONICAL = re.compile("|".join(sorted(map(re.escape, ZH_CANONICAL), key=len, reverse=True)))
 _SHORT = re.compile(r"\b(what|who|where|when|how|why|it|that|there|here|he|she|let)'s\b")
 _OWNER = re.compile(r"(?<=\w)(\w)'s\b")
+_NUMBER = re.compile(rf"[\d.,]+|{'|'.join([*NUMBER_WORDS, *SCALE_WORDS])}|[零〇一二三四五六七八九两十百千万亿]+")
 _EITHER = re.compile(r"([\u3400-\u9fff])[不没]\1")  # 能不能
 _HUSH = re.compile("|".join(sorted(map(re.escape, ZH_QUIET), key=len, reverse=True)))
-_MISSPELT, _LONG = 0.82, 6
+_MISSPELT, _LONG = 0.82, 5
 _STATEMENT = 20  # characters
 _LEAST = 0.4  # share of words two texts must have in common
 _MOST = 240  # words or characters that are laid over each other
@@ -50,7 +54,8 @@ class Difference:
 
     `likeness`, `bag`: share of all words that both have, in order and in any order, 0..1. `content`: share of the words
     with meaning. `moved`: whether parts changed places in a way that is no mere change of style. `first`, `second`:
-    words, or runs of Chinese characters, that only one has; `turned`: prepositions exchanged for their opposites.
+    words, or runs of Chinese characters, that only one has; `turned`: prepositions exchanged for their opposites;
+    `one_slot`: whether they begin and end alike and differ in one place; `length`: words of the shorter text.
     """
 
     likeness: float
@@ -61,6 +66,7 @@ class Difference:
     second: tuple[str, ...]
     turned: tuple[str, str] | None
     one_slot: bool
+    length: int
     chinese: bool
 
 
@@ -207,11 +213,17 @@ def _moved(tiles: list[Block], x: Sequence[str], y: Sequence[str], *, chinese: b
     return ("by" in x) == ("by" in y)
 
 
-def _runs(left: Sequence[str], quiet: frozenset[str], chinese: bool) -> tuple[str, ...]:
-    """What is left of one text, without what the other says by a quiet word."""
+def _runs(left: Sequence[str], other: frozenset[str], chinese: bool) -> tuple[str, ...]:
+    """What is left of one text, without what the other says by a quiet word or has said already."""
     if not chinese:
-        return tuple(w for w in left if w and w not in _SOFT and not any(alike(*sorted((w, q))) for q in quiet))
+        return tuple(w for w in left if w and w not in _SOFT and not any(alike(*sorted((w, o))) for o in other))
     return tuple("".join(w if w and w not in _SOFT else " " for w in left).split())
+
+
+def _numbers_paired(left: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    """Without numbers that the other side has, written differently: 14, fourteen, 十四."""
+    held = {quantities(w) for w in other if _NUMBER.fullmatch(w)}
+    return tuple(w for w in left if not (_NUMBER.fullmatch(w) and quantities(w) in held))
 
 
 def _turned(left_x: Sequence[str], left_y: Sequence[str]) -> tuple[str, str] | None:
@@ -244,15 +256,17 @@ def _difference(a: str, b: str) -> Difference | None:
         x, y = tuple(_glued(x, y)), tuple(_glued(y, x))
         y = tuple(_unified(x, y))
     tiles, left_x, left_y = _tiles(x, y, 2 if f.chinese else 1)
+    first, second = _runs(left_x, quiet_y.union(y), f.chinese), _runs(left_y, quiet_x.union(x), f.chinese)
     return Difference(
         likeness=likeness(f.words, g.words),
         bag=bag,
         content=_dice(_content(x), _content(y)),
         moved=_moved(tiles, x, y, chinese=f.chinese),
-        first=_runs(left_x, quiet_y, f.chinese),
-        second=_runs(left_y, quiet_x, f.chinese),
+        first=_numbers_paired(first, second),
+        second=_numbers_paired(second, first),
         turned=_turned(left_x, left_y),
         one_slot=_same_frame(tiles, x, y),
+        length=min(len(f.words), len(g.words)),
         chinese=f.chinese,
     )
 

@@ -33,6 +33,7 @@ _NEAR = 0.7  # and for a lone "not", which far-off paraphrases often have on one
 # Share of words from which another order of the parts means another thing: of all words; of all, where those with
 # meaning are the same; in Chinese of the characters with meaning.
 _SAME, _SAME_IN_SENSE, _ZH_SAME = 0.75, 0.6, 0.6
+_ORDERED = 10  # words of an English text in which that is so even where other words differ too
 
 
 class Guards:
@@ -239,5 +240,5 @@ def _reordered(a: str, b: str) -> str | None:
     if d is None or not d.moved:
         return None
     in_sense = d.content == 1 and d.bag >= _SAME_IN_SENSE
-    moved = d.content >= _ZH_SAME if d.chinese else d.bag >= _SAME or in_sense
+    moved = d.content >= _ZH_SAME if d.chinese else (d.bag >= _SAME and d.length <= _ORDERED) or in_sense
     return "order of the parts" if moved else None

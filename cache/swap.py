@@ -20,6 +20,10 @@ _SLOT_CLOSE = 0.66  # and where loose copies differ in one word only
 # seldom leave as they are; in Chinese of the characters with meaning, or of all.
 _EXCHANGED, _ADDED = 0.65, 0.8
 _ZH_EXCHANGED, _ZH_ADDED, _ZH_LIKE = 0.5, 0.6, 0.55
+# Longest English texts, in words, that are denied by default: with several exchanges, with one, with an addition.
+# Longer ones are often reworded throughout; there one exchanged word counts where all the rest is the same.
+_SHORT, _LONGEST, _ADD_LONGEST = 7, 10, 9
+_SLOT_LIKE = 0.9
 _ZH_SLOT = 9  # most parts of one place that are compared
 
 
@@ -34,7 +38,7 @@ class Swap:
         d = difference(a, b) if a != b else None
         if d is None:
             return None
-        near = max(d.content - _ZH_EXCHANGED, d.likeness - _ZH_LIKE) >= 0 if d.chinese else d.likeness >= _EXCHANGED
+        near = _near(d)
         if near and d.turned:
             return "exchanged: " + " / ".join(sorted(d.turned))
         one, other = asked(facts(a)), asked(facts(b))
@@ -49,10 +53,14 @@ class Swap:
         first, second = self._unmatched(d, _ZH_CLOSE if d.chinese else _CLOSE)
         if first and second and near:
             return "exchanged: " + " / ".join(sorted((first[0], second[0])))
-        if first and second and d.one_slot and max(len(d.first), len(d.second)) <= (_ZH_SLOT if d.chinese else 1):
+        if first and second and _one_place(d):
             first, second = self._unmatched(d, _SLOT_CLOSE)
             return "exchanged: " + " / ".join(sorted((first[0], second[0]))) if first and second else None
-        copied = max(d.content - _ZH_ADDED, d.likeness - _ADDED) >= 0 if d.chinese else d.likeness >= _ADDED
+        copied = (
+            max(d.content - _ZH_ADDED, d.likeness - _ADDED) >= 0
+            if d.chinese
+            else d.likeness >= _ADDED and d.length <= _ADD_LONGEST
+        )
         return f"added: {(first or second)[0]}" if bool(first) != bool(second) and copied else None
 
     def _unmatched(self, d: Difference, close: float) -> tuple[list[str], list[str]]:
@@ -66,6 +74,18 @@ class Swap:
             if -distance >= close and one[i] and other[j] and _comparable(one[i], other[j], d.chinese):
                 one[i] = other[j] = ""
         return [w for w in one if w], [w for w in other if w]
+
+
+def _one_place(d: Difference) -> bool:
+    if d.chinese:
+        return d.one_slot and max(len(d.first), len(d.second)) <= _ZH_SLOT
+    return d.one_slot and len(d.first) == 1 == len(d.second) and (d.length <= _LONGEST or d.likeness >= _SLOT_LIKE)
+
+
+def _near(d: Difference) -> bool:
+    if d.chinese:
+        return d.content >= _ZH_EXCHANGED or d.likeness >= _ZH_LIKE
+    return d.likeness >= _EXCHANGED and d.length <= (_LONGEST if d.one_slot else _SHORT)
 
 
 def _comparable(a: str, b: str, chinese: bool) -> bool:

@@ -65,6 +65,9 @@ def test_one_changed_word_changes_the_question(a: str, b: str) -> None:
         ("怎么重置密码?", "你好，请问密码应该如何重置呢？谢谢"),
         ("退款需要多长时间到账?", "退款多久才能到账"),
         ("能不能用支付宝付款?", "可以用支付宝付款吗?"),
+        ("Can I cancel within 14 days?", "Can I cancel within fourteen days?"),
+        ("十四天内可以退货吗?", "14天内可以退货吗?"),
+        ("Are children admitted to the show?", "Are kids admitted to the show?"),
     ],
 )
 def test_synonyms_keep_the_question(a: str, b: str) -> None:

@@ -220,10 +220,11 @@ def _runs(left: Sequence[str], other: frozenset[str], chinese: bool) -> tuple[st
     return tuple("".join(w if w and w not in _SOFT else " " for w in left).split())
 
 
-def _numbers_paired(left: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    """Without numbers that the other side has, written differently: 14, fourteen, 十四."""
-    held = {quantities(w) for w in other if _NUMBER.fullmatch(w)}
-    return tuple(w for w in left if not (_NUMBER.fullmatch(w) and quantities(w) in held))
+def _same_numbers(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+    """Whether two sides are the same numbers, written differently: 14, fourteen, 十四."""
+    sides = ([quantities(w) if _NUMBER.fullmatch(w) else () for w in side] for side in (first, second))
+    one, other = (sorted(side) for side in sides)
+    return one == other and all(one)
 
 
 def _turned(left_x: Sequence[str], left_y: Sequence[str]) -> tuple[str, str] | None:
@@ -257,13 +258,15 @@ def _difference(a: str, b: str) -> Difference | None:
         y = tuple(_unified(x, y))
     tiles, left_x, left_y = _tiles(x, y, 2 if f.chinese else 1)
     first, second = _runs(left_x, quiet_y.union(y), f.chinese), _runs(left_y, quiet_x.union(x), f.chinese)
+    if first and _same_numbers(first, second):
+        first = second = ()
     return Difference(
         likeness=likeness(f.words, g.words),
         bag=bag,
         content=_dice(_content(x), _content(y)),
         moved=_moved(tiles, x, y, chinese=f.chinese),
-        first=_numbers_paired(first, second),
-        second=_numbers_paired(second, first),
+        first=first,
+        second=second,
         turned=_turned(left_x, left_y),
         one_slot=_same_frame(tiles, x, y),
         length=min(len(f.words), len(g.words)),

@@ -5,22 +5,32 @@ needs a fitted score, made of cosine, lead over the next entry and shared words;
 false-answer budget. Entries live in one JSONL file; every change rewrites it whole or not at all.
 """
 
-import csv
 import json
 import os
 import re
 import threading
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from .errors import RouterError
+from .faq_files import Entry, plain, read_entries, stored_entries
 from .features import Embed, FloatArray, language_of
+
+__all__ = [
+    "Candidate",
+    "Conflict",
+    "Entry",
+    "Faq",
+    "ImportReport",
+    "Match",
+    "Scoring",
+    "overlap",
+    "plain",
+    "read_entries",
+]
 
 Conflict = Callable[[str, str], str | None]
 SCORING = Path(__file__).parent / "assets" / "faq.json"
@@ -28,42 +38,6 @@ _CANDIDATES = 8  # phrasings looked at
 _LEAD = 0.15  # lead beyond which more says nothing: in a small FAQ every entry is far ahead of the next
 _ASIDE = 0.05  # how much farther than a contradicted phrasing an entry may be: else that one was meant
 MAX_ENTRIES = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One frequent question. `alternatives` are other ways to ask it; `id` follows from the question unless given."""
-
-    question: str
-    answer: str
-    alternatives: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    id: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.question.strip() or not self.answer.strip():
-            raise RouterError(
-                f"an FAQ entry needs a question and an answer; got question {self.question.strip()[:60]!r}"
-            )
-        if not self.id:
-            object.__setattr__(self, "id", sha256(plain(self.question).encode()).hexdigest()[:12])
-
-    @property
-    def phrasings(self) -> tuple[str, ...]:
-        return (self.question, *self.alternatives)
-
-    @property
-    def language(self) -> str:
-        return language_of(self.answer)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "question": self.question,
-            "answer": self.answer,
-            "alternatives": list(self.alternatives),
-            "tags": list(self.tags),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +90,6 @@ class Candidate:
         """The fitted probability that this entry is the right one; 1 for the same words."""
         z = scoring.bias + scoring.cosine * self.cosine + scoring.lead * self.lead + scoring.overlap * self.overlap
         return 1.0 if self.same else float(1 / (1 + np.exp(-z)))
-
-
-def plain(text: str) -> str:
-    """Text as it is compared for being the same: NFKC, lower case, no end marks, single spaces."""
-    return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip().lower().rstrip("?.!。？！ ")
 
 
 _STOP_TEXT = (
@@ -188,37 +157,44 @@ class Faq:
         return tuple(self._entries.values())
 
     def import_file(self, path: str | Path) -> ImportReport:
-        """Adds the entries of a .csv, .jsonl or .md file; doing it again changes nothing. Raises RouterError."""
+        """Adds the entries of a .csv, .jsonl or .md file, all or none; doing it again changes nothing.
+
+        Raises RouterError (see `read_entries`).
+        """
         return self.add(read_entries(Path(path)))
 
     def add(self, entries: Iterable[Entry]) -> ImportReport:
-        """Adds entries; one with a known id takes the place of the old one."""
+        """Adds entries, all or none; one with a known id takes the place of the old one.
+
+        Raises RouterError when they are too many, OSError when they cannot be written.
+        """
         with self._lock:
             self._refresh()
+            all_of_them = self._entries.copy()
             added = updated = unchanged = 0
             for entry in entries:
-                old = self._entries.get(entry.id)
+                old = all_of_them.get(entry.id)
                 added, updated, unchanged = (
                     added + (old is None),
                     updated + (old not in (None, entry)),
                     unchanged + (old == entry),
                 )
-                self._entries[entry.id] = entry
-            if len(self._entries) > MAX_ENTRIES:
+                all_of_them[entry.id] = entry
+            if len(all_of_them) > MAX_ENTRIES:
                 raise RouterError(
                     f"an FAQ holds at most {MAX_ENTRIES} entries; put larger collections into a knowledge base"
                 )
             if added or updated:
-                self._changed()
+                self._keep(all_of_them)
             return ImportReport(added=added, updated=updated, unchanged=unchanged)
 
     def delete(self, entry_id: str) -> bool:
         """Removes an entry; False when there is none of that id."""
         with self._lock:
             self._refresh()
-            found = self._entries.pop(entry_id, None) is not None
+            found = entry_id in self._entries
             if found:
-                self._changed()
+                self._keep({known: entry for known, entry in self._entries.items() if known != entry_id})
             return found
 
     def match(self, text: str, vector: FloatArray | None = None) -> Match | None:
@@ -303,18 +279,19 @@ class Faq:
             self._index = keys, np.array([self._vectors[phrasing] for _, phrasing in keys], dtype=np.float32)
         return self._index
 
-    def _changed(self) -> None:
-        self._index = None
-        if self._file is None:
-            return
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        half = self._file.with_suffix(f".{os.getpid()}.tmp")
-        half.write_text(
-            "".join(json.dumps(e.to_dict(), ensure_ascii=False) + "\n" for e in self._entries.values()),
-            encoding="utf-8",
-        )
-        os.replace(half, self._file)
-        self._seen = _stamp(self._file)
+    def _keep(self, entries: dict[str, Entry]) -> None:
+        """Takes these entries in place of all others, on disk first."""
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            half = self._file.with_suffix(f".{os.getpid()}.tmp")
+            lines = (json.dumps(entry.to_dict(), ensure_ascii=False) + "\n" for entry in entries.values())
+            try:
+                half.write_text("".join(lines), encoding="utf-8")
+                os.replace(half, self._file)
+            finally:
+                half.unlink(missing_ok=True)
+            self._seen = _stamp(self._file)
+        self._entries, self._index = entries, None
 
     def _refresh(self) -> None:
         """Reads the file again when another process has changed it."""
@@ -322,7 +299,7 @@ class Faq:
             return
         with self._lock:
             if now != self._seen:
-                self._entries = {entry.id: entry for entry in read_entries(self._file)} if now else {}
+                self._entries = stored_entries(self._file) if now else {}
                 self._index, self._seen = None, now
 
 
@@ -332,84 +309,3 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return stat.st_mtime_ns, stat.st_size
-
-
-def read_entries(path: Path) -> list[Entry]:
-    """Entries of a .csv, .jsonl or .md file; later ones with the same question replace earlier ones.
-
-    CSV has columns question, answer and optionally alternatives (split at `|`), tags, id. JSONL has the same as fields.
-    Markdown has a heading per question; a line `Also: one | two` (or `也问：`) under it lists alternatives.
-    """
-    readers = {".csv": _from_csv, ".jsonl": _from_jsonl, ".md": _from_markdown, ".markdown": _from_markdown}
-    if path.suffix.lower() not in readers:
-        raise RouterError(f"{path.name}: an FAQ is imported from {', '.join(readers)}")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise RouterError(f"{path}: {error.strerror or type(error).__name__}") from error
-    except UnicodeDecodeError as error:
-        raise RouterError(f"{path}: this is not UTF-8 text; save it as UTF-8 and try again") from error
-    try:
-        entries = {entry.id: entry for entry in readers[path.suffix.lower()](text, path.name)}
-    except RouterError as error:
-        raise RouterError(f"{error} (in {path}: mend or delete that entry)") from None
-    return list(entries.values())
-
-
-def _entry(row: dict[str, Any], where: str) -> Entry:
-    known = {str(key).strip().lower(): value for key, value in row.items() if key is not None}
-    try:
-        return Entry(
-            question=str(known["question"] or "").strip(),
-            answer=str(known["answer"] or "").strip(),
-            id=str(known.get("id") or "").strip(),
-            alternatives=_several(known.get("alternatives")),
-            tags=_several(known.get("tags")),
-        )
-    except KeyError as error:
-        raise RouterError(f"{where}: no {error.args[0]}; each entry needs question and answer") from None
-    except RouterError as error:
-        raise RouterError(f"{where}: {error}") from None
-
-
-def _several(value: Any) -> tuple[str, ...]:
-    parts: Sequence[Any] = value if isinstance(value, list) else re.split(r"[|\n]", value or "")
-    return tuple(dict.fromkeys(str(part).strip() for part in parts if str(part).strip()))
-
-
-def _from_csv(text: str, name: str) -> Iterator[Entry]:
-    for number, row in enumerate(csv.DictReader(text.splitlines(keepends=True)), 2):
-        yield _entry(row, f"{name}, row {number}")
-
-
-def _from_jsonl(text: str, name: str) -> Iterator[Entry]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise RouterError(f"{name}, line {number}: not a JSON object")
-        yield _entry(row, f"{name}, line {number}")
-
-
-_HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$")
-_ALSO = re.compile(r"^\s*(?:[-*]\s*)?(?:also|也问|又问)\s*[:：]\s*(.+)$", re.IGNORECASE)
-
-
-def _from_markdown(text: str, name: str) -> Iterator[Entry]:
-    """Headings without text under them (a title) are no entries."""
-    heading, also, body = "", list[str](), list[str]()
-    for line in [*text.splitlines(), "# "]:
-        if found := _HEADING.match(line) or (line == "# " or None):
-            if heading and "\n".join(body).strip():
-                yield replace(
-                    Entry(question=heading, answer="\n".join(body).strip()), alternatives=tuple(dict.fromkeys(also))
-                )
-            heading, also, body = (found.group(1) if isinstance(found, re.Match) else ""), [], []
-        elif (alternative := _ALSO.match(line)) and not "".join(body).strip():
-            also += [part.strip() for part in re.split(r"[|｜]", alternative.group(1)) if part.strip()]
-        else:
-            body.append(line)

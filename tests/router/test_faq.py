@@ -133,11 +133,48 @@ def test_markdown_keeps_answers_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "question,reply\nx,y\n", "row 2: no answer"),
+        ("a.csv", "question,reply\nx,y\n", "row 1: no column answer"),
+        ("a.csv", "question;answer\nx;y\n", "row 1: no column question and no column answer"),
+        ("a.csv", "question,answer,answer\nx,y,z\n", "row 1: two columns answer"),
         ("a.csv", "question,answer\nx,\n", "row 2"),
         ("a.jsonl", "[1]\n", "line 1: not a JSON object"),
         ("a.jsonl", "{oops\n", "line 1"),
         ("a.txt", "x", "imported from"),
+        ("a.csv", 'question,answer\nq1?,"open\nq2?,b\n', "row 2, from line 2 on: .*quote is left open"),
+        ("a.csv", 'question,answer\n"q\n1?",a\nq2?,"a "quoted" word"\n', "row 3, from line 4 on"),
+        ("a.csv", f"question,answer\nx?,{'y' * 140_000}\n", "row 2, from line 2 on: field larger"),
+        ("a.csv", "question,answer\nx?,y, and z\n", "row 2: 3 columns, but 2 headings"),
+        ("a.csv", "question,answer\nonly\n", "row 2: no answer"),
+        ("a.csv", "", "no entry in it; the first row names"),
+        ("a.jsonl", "\n", "no entry in it; each line is"),
+        ("a.md", "no headings at all\n", "no entry in it; give each question a heading"),
+        ("a.md", "## Q?\n```\ncode\n## R?\nanswer\n", "line 2: the code block"),
+        ("a.jsonl", "[" * 100_000 + "\n", "line 1: not a JSON object"),
+        ("a.jsonl", '{"question": {"a": 1}, "answer": "x"}\n', "line 1: question must be text, not dict"),
+        ("a.jsonl", '{"question": "x", "answer": ["x"]}\n', "line 1: answer must be text, not list"),
+        ("a.jsonl", '{"question": "x", "answer": false}\n', "line 1: answer must be text, not bool"),
+        ("a.jsonl", '{"question": "x", "answer": "y", "id": true}\n', "line 1: id must be text"),
+        ("a.jsonl", '\n{"question": "x", "answer": "y", "alternatives": 5}\n', "line 2: alternatives must be a list"),
+        ("a.jsonl", '{"question": "x", "answer": "y", "alternatives": {"x": 1}}\n', "alternatives must be a list"),
+        (
+            "a.jsonl",
+            '{"question": "x", "answer": "y", "alternatives": [{"x": 1}]}\n',
+            "each of alternatives must be text",
+        ),
+        ("a.jsonl", '{"question": "x", "answer": "y", "tags": true}\n', "tags must be a list"),
+        ("a.jsonl", '{"question": "\\ud800?", "answer": "y"}\n', "line 1: question holds half a character"),
+        ("a.jsonl", '{"question": "x", "answer": "\\ud800"}\n', "line 1: answer holds half a character"),
+        (
+            "a.jsonl",
+            '{"question": "To Mars?", "answer": "No."}\n{"question": "to mars", "answer": "Yes."}\n',
+            "line 2: the same id as .*line 1, but another answer",
+        ),
+        (
+            "a.csv",
+            "question,answer,id\nTo Mars?,No.,a\nTo Mars?,Yes.,b\n",
+            "row 3: the same question as .*row 2, but another answer",
+        ),
+        ("a.csv", "question,answer,id\nOne?,x,a\nTwo?,x,a\n", "row 3: the same id as .*row 2"),
     ],
 )
 def test_wrong_files_name_the_line(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -146,6 +183,56 @@ def test_wrong_files_name_the_line(tmp_path: Path, name: str, text: str, message
         read_entries(tmp_path / name)
     with pytest.raises(RouterError, match="No such file"):
         read_entries(tmp_path / "gone.csv")
+
+
+def test_what_looks_like_an_end_of_line_is_text(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        'question,answer,,\n\nWhat is A?,one\u2028two,,\n"B\r\n?","x\n\ny"\n', "utf-8", newline=""
+    )
+    first, second = read_entries(tmp_path / "a.csv")
+    assert (first.answer, second.question, second.answer) == ("one\u2028two", "B\n?", "x\n\ny")
+    (tmp_path / "a.jsonl").write_text(
+        '{"id": 7, "question": "LS?", "answer": "a\u2028b\x85c", "tags": null}\n', "utf-8"
+    )
+    (only,) = read_entries(tmp_path / "a.jsonl")
+    assert (only.id, only.answer, only.tags) == ("7", "a\u2028b\x85c", ())
+
+
+def test_headings_in_a_code_block_are_code(tmp_path: Path) -> None:
+    code = "Run:\n\n~~~~sh\n# not a heading\n~~~\n```\n~~~~\n\nThen `x`.\n```one line```"
+    (tmp_path / "a.md").write_text(f"# How?\n{code}\n\n# And then?\nDone.\n", "utf-8")
+    how, then = read_entries(tmp_path / "a.md")
+    assert (how.question, how.answer) == ("How?", code)
+    assert (then.question, then.answer) == ("And then?", "Done.")
+
+
+def test_the_same_entry_twice_is_one(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("question,answer,alternatives\nPay?,Card.,a\npay,Card.,b\n", "utf-8")
+    (only,) = read_entries(tmp_path / "a.csv")
+    assert (only.question, only.alternatives) == ("Pay?", ("a", "b"))
+
+
+def test_what_cannot_be_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faq = Faq.open(tmp_path, embed=default_embedder())
+    faq.add(ENTRIES[:1])
+    with pytest.raises(RouterError, match="half a character"):
+        faq.add([ENTRIES[1], Entry(question="ok?", answer="\ud800")])
+    with pytest.raises(RouterError, match="alternatives must be a list of texts"):
+        faq.add([Entry(question="ok?", answer="ok", alternatives="ok")])  # type: ignore[arg-type]
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", full)
+        with pytest.raises(OSError, match="no space"):
+            faq.add(ENTRIES[1:])
+        with pytest.raises(OSError, match="no space"):
+            faq.delete(ENTRIES[0].id)
+    assert faq.entries() == (ENTRIES[0],)
+    assert [path.name for path in tmp_path.iterdir()] == ["faq.jsonl"]
+    assert faq.add(ENTRIES[1:2]).added == 1
+    assert faq.match("How do I turn on dark mode?") is not None
 
 
 def test_entries_live_on_disk_and_other_processes_see_changes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from .deep import Deep
 from .errors import InvalidRequest
 from .features import Embed, Features
 from .guard import Guard, Verdict
-from .policy import PROFILES, Model, Profile, decide_budget, profile_named
+from .policy import PROFILES, Model, Profile, decide_budget, may_undercut, profile_named
 
 DEFAULT_MODEL = "smollm2-135m"  # whose depths stand in where there is no model
 TOTAL_WITHOUT_MODEL = 30  # its layers
@@ -55,7 +55,8 @@ class Decider:
         features, prediction = self._classifier.predict(request.messages)
         if not features.text:
             raise InvalidRequest("the request is nothing but a depth hint: add what is asked", "messages")
-        shallow = request.max_depth not in (None, "auto") or features.hints.depth is not None
+        limited = request.max_depth not in (None, "auto")
+        shallow = may_undercut(hints=features.hints, profile=profile, limited=limited)
         verdict = self._guard.check(request.messages, thorough=shallow)
         return Reading(features=features, prediction=prediction, verdict=verdict, profile=profile)
 
@@ -84,6 +85,7 @@ class Decider:
             cacheable=prediction.cacheable >= 0.5,
             profile=reading.profile.name,
             reasons=(look, *budget.reasons),
+            deepest=budget.deepest,
         )
 
 

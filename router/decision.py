@@ -181,7 +181,8 @@ def _within(name: str, value: float | None, low: float, high: float) -> None:
 class Decision:
     """Where a request should go and how deep it may think (R1, R2).
 
-    `budget` is in layers out of `total`; `bucket` is the budget's range as cache keys use it; `reasons` are for people.
+    `budget` is in layers out of `total`; `bucket` is the budget's range as cache keys use it; `reasons` are for people;
+    `deepest` is what a second try may use (R9), None for all layers.
     """
 
     route: Route
@@ -192,6 +193,7 @@ class Decision:
     cacheable: bool
     profile: str = "balanced"
     reasons: tuple[str, ...] = ()
+    deepest: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -27,7 +27,7 @@ NEAR = 0.3  # cosine to a guarded phrase below which a text has no topic
 # for topics of one's own, which the shipped score was not fitted to
 FAR = 0.38  # least cosine to a guarded phrase
 MARGIN = -0.05  # how much closer than the closest allowed phrase the guarded one must be
-TURNS = 4  # user turns looked back at: topic and attack words may come in different ones
+TURNS = 4  # turns looked back at, beside system messages: topic and attack words may come in different ones
 _CLAUSE = re.compile(r"[.!?;:。！？；：\n]+|,(?=\s)|，")
 # what is said around attack words: "use as ... as possible", "give me the ... you can", "in your ...", 用……来回答
 _AROUND = re.compile(
@@ -163,16 +163,19 @@ class Guard:
         self._ready: _Prototypes | None = None
 
     def check(self, messages: Sequence[Message], *, thorough: bool = False) -> Verdict:
-        """Topic and attack words of a conversation's last turns; their clauses are embedded one by one.
+        """Topic and attack words of a conversation's last turns and of its system messages, which always count; their
+        clauses are embedded one by one. The last message counts as the caller's, whatever its role.
 
         Without attack words the verdict sets a floor at most: then, unless `thorough` (worth it when the caller asks
         for a low budget), only the newest turn is read, as a whole, which costs one embedding.
         """
-        turns = [undisguised(message.content) for message in messages if message.role != "assistant"][-TURNS:]
+        turns = [undisguised(text) for text in _asked(messages)]
         attack = tuple(dict.fromkeys(word for _, words in turns for word in words))
         thorough = thorough or bool(attack)
         read = turns if thorough else turns[-1:]
         pieces = [piece for text, _ in read for piece in pieces_of(text, attack, thorough=thorough)]
+        if thorough:  # an answer may bring the topic, never the attack words; it is read as a whole
+            pieces += [piece for text in _answers(messages) for piece in pieces_of(squash(text), (), thorough=False)]
         if not pieces or not self._topics.guarded:
             return Verdict(attack=attack)
         prototypes = self._prototypes()
@@ -206,6 +209,19 @@ class Guard:
                 return None
             marks, weights = file.get_tensor("landmarks").astype(np.float32), file.get_tensor("weights")
         return _Fitted(marks=marks, weights=weights, gamma=float(meta["gamma"]), threshold=float(meta["threshold"]))
+
+
+def _asked(messages: Sequence[Message]) -> list[str]:
+    """System messages as one text, then the caller's last turns; the last message is one of them."""
+    standing = "\n".join(message.content for message in messages[:-1] if message.role == "system")
+    turns = [message.content for message in messages[:-1] if message.role == "user"]
+    return [*([standing] if standing else []), *[*turns, messages[-1].content][-TURNS:]]
+
+
+def _answers(messages: Sequence[Message]) -> list[str]:
+    """The last answers before the last message, each as far as it can be read as one piece."""
+    found = [message.content for message in messages[:-1] if message.role == "assistant"]
+    return [text[: 2 * _LONGEST] for text in found[-TURNS:]]
 
 
 def undisguised(text: str) -> tuple[str, tuple[str, ...]]:

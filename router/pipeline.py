@@ -34,6 +34,7 @@ UNSURE = 0.35  # mean top-1 probability below which a shallow answer is tried on
 _REMEMBERED = 10_000  # answers that feedback can still reach
 _AROUND = 1000  # characters on either side of an extracted sentence that count as its passage
 _MARGIN = 64  # tokens that templates and citations add
+_NO_RESULT = "the model's stream ended without a result; this is a fault of the model, try again"
 _GROUNDED = "grounded"  # the adapter trained to answer from passages, in English
 _GROUNDABLE = frozenset({Route.FAQ, Route.EXTRACT, Route.RAG})
 
@@ -192,6 +193,7 @@ class CognitiveRouter:
             known = self._answered.get(answer_id)
         if known is None or known[0] != tenant:
             return False
+        self.recorder.judged(answer_id, tenant=tenant, up=up)
         if not up and known[1]:
             self.cache.retract(known[1], tenant=tenant)
         return True
@@ -401,10 +403,11 @@ class CognitiveRouter:
         )  # fmt: skip
 
     def _deeper(self, asked: _Asked, model: Deep, budget: float, last: Chunk) -> float | None:
-        """The budget to try again with, when a shallow answer is unsure and the caller leaves the depth to us (R9)."""
+        """The budget to try again with, when a shallow answer is unsure and caller, hint and profile allow it (R9)."""
         unsure = last.confidence is not None and last.confidence < UNSURE
         ours = asked.request.max_depth in (None, "auto")
-        return float(model.total) if unsure and ours and budget < model.total else None
+        most = min(float(model.total), asked.decision.deepest or model.total)
+        return most if unsure and ours and budget < most else None
 
     # cache
 
@@ -417,12 +420,10 @@ class CognitiveRouter:
         told: dict[str, Any] = {"reminded": True} if asked.reminder else {}
         told |= {} if self._depth_limit is None else {"depth_limit": self._depth_limit}
         return {
-            "prompt": turns(asked.request.messages),
-            "tenant": asked.request.tenant,
-            "model": self.model_fingerprint,
+            "prompt": turns(asked.request.messages), "tenant": asked.request.tenant, "model": self.model_fingerprint,
             "kb": self.kb.fingerprint if self.kb is not None and self._uses_kb(asked.decision) else "",
             "request": {**asked.sampling, "profile": asked.decision.profile, **told},
-        }
+        }  # fmt: skip
 
     def _store(
         self, asked: _Asked, text: str, *, depth: float, finish_reason: str | None = "stop", fence: int | None = None
@@ -466,12 +467,9 @@ class CognitiveRouter:
 
 def _passage(hit: Any) -> dict[str, Any]:
     return {
-        "doc_id": hit.doc_id,
-        "span": list(hit.span),
-        "score": round(hit.score, 4),
-        "depth_score": hit.depth_score,
+        "doc_id": hit.doc_id, "span": list(hit.span), "score": round(hit.score, 4), "depth_score": hit.depth_score,
         "text": hit.text,
-    }
+    }  # fmt: skip
 
 
 def _replay(answer: Answer) -> Iterator[Piece]:
@@ -486,13 +484,13 @@ def _last_piece(answer: Answer, text: str) -> Piece:
 
 def _finished(last: Chunk | None) -> tuple[Chunk, Usage]:
     if last is None or last.usage is None:
-        raise RouterError("the model's stream ended without a result; this is a fault of the model, try again")
+        raise RouterError(_NO_RESULT)
     return last, last.usage
 
 
 def _whole(answer: Answer | None) -> Answer:
     if answer is None:
-        raise RouterError("the model's stream ended without a result; this is a fault of the model, try again")
+        raise RouterError(_NO_RESULT)
     return answer
 
 

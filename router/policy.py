@@ -1,4 +1,4 @@
-"""From a decision to a budget in layers (R2): hints, guiding words, anchors, profile, caller's limit, quota, guard.
+"""From a decision to a budget in layers (R2): hints, guiding words, anchors, profile, caller's limit, guard.
 
 A pure function of plain data: no model, no text, no clock. Reference layer numbers are of 40 and scale to the model's
 own (35 of 40 is 26 of 30). Rules, in order, each leaving its reason:
@@ -7,7 +7,7 @@ own (35 of 40 is 26 of 30). Rules, in order, each leaving its reason:
    shallower for a fixed answer form, the shallow bucket for words that ask for least thinking.
 2. Profile: caps or lifts the wish. `<depth_hint:N>` replaces it.
 3. Quality: unless the request or the profile asks for less, never below what `auto` allows on this model.
-4. The caller's `max_depth`, then the quota, cap it.
+4. The caller's `max_depth` caps it.
 5. Guard: on a guarded topic the floor (15 of 40) holds, whoever asked for less.
 6. The model's own range, `min_depth` to `total`.
 """
@@ -106,12 +106,22 @@ def profile_named(name: str, profiles: Mapping[str, Profile] = PROFILES) -> Prof
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The most layers any generated token may run. `auto`: nothing but the model's own `auto` decided it."""
+    """The most layers any generated token may run. `auto`: nothing but the model's own `auto` decided it.
+
+    `deepest`: what a second try may use, None for all of them: the caller's limit, a hint or the profile's cap.
+    """
 
     layers: float
     bucket: str
     auto: bool
     reasons: tuple[str, ...]
+    deepest: float | None = None
+
+
+def may_undercut(*, hints: Hints, profile: Profile, limited: bool) -> bool:
+    """Whether a budget may come out below the guard's floor, so that it is worth reading for a guarded topic with
+    care; `limited`: the caller set a `max_depth`."""
+    return limited or hints.depth is not None or profile.deepest < FLOOR
 
 
 def decide_budget(
@@ -122,13 +132,12 @@ def decide_budget(
     profile: Profile,
     model: Model,
     max_depth: float | None = None,
-    quota: float | None = None,
     guarded: bool = False,
 ) -> Budget:
     """The budget of one request.
 
     `depth` are the probabilities of the shallow, middle and deep bucket; `max_depth` is the caller's limit in layers,
-    already checked against the model; `quota` the layers per token that a prepaid balance still covers.
+    already checked against the model.
     """
     reasons: list[str] = []
 
@@ -139,25 +148,27 @@ def decide_budget(
     if not scaled(profile.shallowest) <= wish <= scaled(profile.deepest):
         wish = min(max(wish, scaled(profile.shallowest)), scaled(profile.deepest))
         reasons.append(f"profile {profile.name}: {_say(wish)} layers")
-    asked_less = profile.trade
+    asked_less, deepest = profile.trade, scaled(profile.deepest) if profile.deepest < DEEPEST else None
     if hints.depth is not None:
-        wish, asked_less = float(hints.depth), True
+        wish, asked_less, deepest = float(hints.depth), True, float(hints.depth)
         reasons.append(f"depth hint: {hints.depth} layers")
     auto = not asked_less and wish <= model.auto
     if auto:
         wish = model.auto
         reasons.append(f"auto: {_say(model.auto)} of {model.total} layers keep this model's quality")
-    for name, limit in (("max_depth", max_depth), ("quota", quota)):
-        if limit is not None and limit < wish:
-            wish, auto = float(limit), False
-            reasons.append(f"{name}: at most {_say(limit)} layers")
+    if max_depth is not None:
+        deepest = float(max_depth) if deepest is None else min(deepest, float(max_depth))
+        if max_depth < wish:
+            wish, auto = float(max_depth), False
+            reasons.append(f"max_depth: at most {_say(max_depth)} layers")
     if guarded and wish < scaled(FLOOR):
         wish, auto = scaled(FLOOR), False
         reasons.append(f"guarded topic: raised to {_say(wish)} layers")
     if not model.min_depth <= wish <= model.total:
         wish, auto = min(max(wish, model.min_depth), float(model.total)), False
         reasons.append(f"model's range: {_say(wish)} layers")
-    return Budget(layers=wish, bucket=bucket_of(wish, model.total), auto=auto, reasons=tuple(reasons))
+    bucket = bucket_of(wish, model.total)
+    return Budget(layers=wish, bucket=bucket, auto=auto, reasons=tuple(reasons), deepest=deepest)
 
 
 def _wish(route: Route, depth: Sequence[float], hints: Hints, reasons: list[str]) -> float:

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from shoal.router.decision import Route
 from shoal.router.errors import InvalidRequest, RouterError
 from shoal.router.features import Hints
-from shoal.router.policy import PROFILES, Budget, Model, Profile, decide_budget, profile_named, profiles_of
+from shoal.router.policy import (
+    FLOOR,
+    PROFILES,
+    Budget,
+    Model,
+    Profile,
+    decide_budget,
+    may_undercut,
+    profile_named,
+    profiles_of,
+)
 
 FREE = Model(total=40, min_depth=8, auto=8)  # a model whose shallow plans keep their quality
 DEFAULT = Model(total=30, min_depth=15, auto=30)  # one where only full depth does
@@ -41,8 +51,6 @@ def budget(**change: object) -> Budget:
         ({"profile": PROFILES["chat"]}, 35, "21-35"),
         ({"max_depth": 10}, 10, "0-20"),
         ({"max_depth": 38}, 20, "0-20"),  # a limit is not a wish
-        ({"quota": 12.0}, 12, "0-20"),
-        ({"quota": 1.0}, 8, "0-20"),
         ({"max_depth": 9, "guarded": True}, 15, "0-20"),
         ({"hints": Hints(depth=9), "guarded": True}, 15, "0-20"),
         ({"max_depth": 30, "guarded": True}, 20, "0-20"),  # the floor lifts, it does not lower
@@ -68,16 +76,46 @@ def test_auto_is_said_only_when_nothing_else_decided() -> None:
     assert not budget(depth=DEEP).auto
 
 
+@pytest.mark.parametrize(
+    ("change", "deepest"),
+    [
+        ({}, None),
+        ({"hints": Hints(depth=12)}, 12),
+        ({"profile": PROFILES["command"]}, 35),
+        ({"profile": PROFILES["command"], "hints": Hints(depth=38)}, 38),  # a hint replaces the profile's wish
+        ({"profile": PROFILES["command"], "max_depth": 30}, 30),
+        ({"hints": Hints(depth=12), "max_depth": 30}, 12),
+    ],
+)
+def test_what_a_second_try_may_use(change: dict[str, object], deepest: float | None) -> None:
+    assert budget(**change).deepest == deepest
+
+
+@given(
+    hint=st.none() | st.integers(0, 40),
+    limit=st.none() | st.integers(2, 40),
+    profile=st.builds(Profile, name=st.just("p"), deepest=st.floats(1, 40), trade=st.booleans()),
+    hurry=st.booleans(),
+    auto=st.integers(2, 40),
+)
+def test_what_may_undercut_the_floor_is_known_beforehand(
+    hint: int | None, limit: int | None, profile: Profile, hurry: bool, auto: int
+) -> None:
+    hints = Hints(depth=hint, hurry=("least thinking",) if hurry else ())
+    model = Model(total=40, min_depth=2, auto=auto)
+    if budget(hints=hints, profile=profile, max_depth=limit, model=model).layers < FLOOR:
+        assert may_undercut(hints=hints, profile=profile, limited=limit is not None)
+
+
 @given(
     depth=st.sampled_from([SHALLOW, MIDDLE, DEEP]),
     hint=st.none() | st.integers(0, 9999),
     limit=st.none() | st.floats(15, 30),
-    quota=st.none() | st.floats(0, 100),
     profile=st.sampled_from(sorted(PROFILES)),
     guarded=st.booleans(),
 )
 def test_every_budget_is_one_the_model_takes(
-    depth: tuple[float, ...], hint: int | None, limit: float | None, quota: float | None, profile: str, guarded: bool
+    depth: tuple[float, ...], hint: int | None, limit: float | None, profile: str, guarded: bool
 ) -> None:
     model = Model(total=30, min_depth=6, auto=12)
     found = budget(
@@ -85,7 +123,6 @@ def test_every_budget_is_one_the_model_takes(
         hints=Hints(depth=hint),
         model=model,
         max_depth=limit,
-        quota=quota,
         profile=PROFILES[profile],
         guarded=guarded,
     )

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -48,6 +48,7 @@ def calibrate(
     min_share: float = 0.5,
     search: int = 14,
     held_out: int = 20,
+    marks: Mapping[Branch, float] | None = None,
     progress_file: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> Plan:
@@ -55,8 +56,8 @@ def calibrate(
 
     `text`: running text; `prompts`: what its users ask, if known. `search` and `held_out`: samples of either kind that
     the search and the measurement use, fewer where there are fewer. `quality`: the share of likelihood that may be
-    lost; what the plan can do within it is reported. The plan's `about` keeps report and warnings. Raises GatedError
-    where the text is too short to measure anything.
+    lost; what the plan can do within it is reported. `marks`: branches that should leave later (G15). The plan's
+    `about` keeps report and warnings. Raises GatedError where the text is too short to measure anything.
     """
     if not 0 <= quality < 1:
         raise GatedError(f"quality={quality!r}: give the share of likelihood that may be lost, from 0 up to 1.")
@@ -72,7 +73,8 @@ def calibrate(
 
     room = config.context // 2
     text, ids, texts = _pieces(text, tokenizer, search + held_out, room)
-    saved = _Saved(progress_file, _key(model, texts, prompts, min_share, search, held_out))
+    marks = marks or {}
+    saved = _Saved(progress_file, _key(model, texts, prompts, min_share, search, held_out, sorted(marks.items())))
     if prompts and not saved.chats:
         say(f"answering {search + held_out} prompts at full depth")
         saved.chats = chat_samples(
@@ -91,7 +93,7 @@ def calibrate(
     known = _knowledge(held, text, ids, tokenizer)
     for line in _doubts(known):
         warn(line)
-    order = _search(decoder, searched, config, config.layers * min_share, saved, say)
+    order = _search(decoder, searched, config, config.layers * min_share, marks, saved, say)
     rows = measure(held, order, config.layers)
     tokens = {name: sum(len(s.rest) for s in of) for name, of in (("search", searched), ("held_out", unseen))}
     plan = Plan.from_order(
@@ -101,6 +103,7 @@ def calibrate(
         attention_share=config.attention_share,
         model_fingerprint=model,
         about={"made": date.today().isoformat(), "model": folder.name, "tokens": tokens, "text": known}
+        | ({"marks": [[*branch, share] for branch, share in sorted(marks.items())]} if marks else {})
         | {"warnings": warnings, "units": _UNITS, "measured": rows},
     )
     dropped = plan.point_within(-math.log1p(-quality))
@@ -126,11 +129,12 @@ def _search(
     samples: Sequence[Sample],
     config: DecoderConfig,
     min_depth: float,
+    marks: Mapping[Branch, float],
     saved: "_Saved",
     say: Callable[[str], None],
 ) -> list[Branch]:
     rough, exact = Bench(decoder, samples[::_ROUGH], every=_EXACT), Bench(decoder, samples, every=_EXACT)
-    search = Search(rough, exact, config, min_depth=min_depth, found=saved.found)
+    search = Search(rough, exact, config, min_depth=min_depth, found=saved.found, marks=marks)
     began = time.monotonic()
     while search.grow():
         saved.write()
@@ -216,7 +220,7 @@ def _doubts(known: dict[str, float]) -> list[str]:
     return doubts
 
 
-def _key(model: str, texts: Sequence[Sample], prompts: Sequence[str], *settings: float) -> str:
+def _key(model: str, texts: Sequence[Sample], prompts: Sequence[str], *settings: object) -> str:
     said = json.dumps([model, [(s.prefix, s.rest) for s in texts], list(prompts), settings])
     return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:16]
 

@@ -8,7 +8,7 @@ by how little they turn their input misleads: it finds layer 11 of the default m
 What has been found is one plain record: a search that goes on from a saved one ends as an unbroken one does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..config import DecoderConfig
@@ -18,6 +18,7 @@ from .bench import Bench, mask_without
 _WIDE_EVERY, _NARROW = 5, 12  # every so many steps all branches are tried, else this many of the best so far
 _FINAL = 3  # of those are tried on all samples
 _REACH, _SWEEPS = 4, 2  # a swap moves a branch forward by up to so many places; how often all places are tried
+_DISLIKED = 0.01  # KL that a branch counts as dearer where every disliked answer had skipped it, and no other
 _WORTH = 0.01  # of the area that a swap changes is what it has to gain on few samples, to be tried on all
 
 
@@ -31,13 +32,24 @@ class Found:
 
 
 class Search:
-    """`rough` measures on few samples, `exact` on all; goes down to `min_depth` layers from what is `found`."""
+    """`rough` measures on few samples, `exact` on all; goes down to `min_depth` layers from what is `found`.
+
+    `marks`: a branch marked 0.5 counts as half as dear again as it measures (G15).
+    """
 
     def __init__(
-        self, rough: Bench, exact: Bench, config: DecoderConfig, *, min_depth: float, found: Found | None = None
+        self,
+        rough: Bench,
+        exact: Bench,
+        config: DecoderConfig,
+        *,
+        min_depth: float,
+        found: Found | None = None,
+        marks: Mapping[Branch, float] | None = None,
     ) -> None:
         self._rough, self._exact, self._layers = rough, exact, config.layers
         self._share = {"attention": config.attention_share, "mlp": 1 - config.attention_share}
+        self._marks = marks or {}
         self._min_depth = min_depth
         self._seen: dict[tuple[Bench, frozenset[Branch]], float] = {}
         self.found = found or Found()
@@ -59,9 +71,9 @@ class Search:
         wide = len(found.order) % _WIDE_EVERY == 0
         tried = left if wide else sorted(left, key=found.price.__getitem__)[:_NARROW]
         for branch in tried:
-            found.price[branch] = (self._kl(self._rough, [*found.order, branch]) - base) / self._share[branch[0]]
+            found.price[branch] = self._price(branch, self._kl(self._rough, [*found.order, branch]) - base)
         exact = {
-            branch: (self._kl(self._exact, [*found.order, branch]) - floor) / self._share[branch[0]]
+            branch: self._price(branch, self._kl(self._exact, [*found.order, branch]) - floor)
             for branch in sorted(tried, key=found.price.__getitem__)[:_FINAL]
         }
         chosen = min(exact, key=exact.__getitem__)
@@ -76,7 +88,8 @@ class Search:
             return False
         at = found.settled % len(found.order)
         self._rough.adopt(mask_without(found.order[:at], self._layers))
-        moves = range(at + 1, min(at + 1 + _REACH, len(found.order)))
+        later = range(at + 1, min(at + 1 + _REACH, len(found.order)))
+        moves = [move for move in later if found.order[move] not in self._marks]
         gains = {at_later: self._gain(self._rough, at, at_later) for at_later in moves}
         worth = [move for move in moves if gains[move] > _WORTH * self._area(self._rough, found.order, at, move)]
         best = max(worth, key=gains.__getitem__, default=None)
@@ -90,6 +103,11 @@ class Search:
     def kl(self) -> float:
         """KL without all branches of the order, on all samples."""
         return self._kl(self._exact, self.found.order)
+
+    def _price(self, branch: Branch, kl: float) -> float:
+        """Per depth saved; what is marked costs more, even where it measures as free."""
+        mark = self._marks.get(branch, 0.0)
+        return (kl * (1 + mark) + mark * _DISLIKED) / self._share[branch[0]]
 
     def _candidates(self) -> Iterable[Branch]:
         for layer in range(self._layers - SAFE_LAYERS):

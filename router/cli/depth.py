@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ..settings import load_settings
+from ...gated_llm.policy import Branch
+from ..settings import Settings, load_settings
 from .ask import Json, Model
 from .output import note, out, print_json
 
@@ -46,6 +47,9 @@ def calibrate(
     signals: Annotated[
         bool, typer.Option("--signals", help="Then fit the thresholds by which depth is chosen token by token.")
     ] = False,
+    disliked: Annotated[
+        bool, typer.Option("--disliked", help="Let branches leave later that answers with a thumbs-down had left out.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Find out which branches of a model cost least to leave out, and keep the plan beside the model.
@@ -65,8 +69,10 @@ def calibrate(
     folder = locate(settings.model, home=settings.home)
     progress_file, path = folder / "calibration.json", folder / "plan.json"
     text, asked = data.read_text("utf-8", errors="replace"), read_prompts(prompts, 200) if prompts else []
+    marks = _marks(settings) if disliked else {}
     plan = run(
         folder,
+        marks=marks,
         text=text,
         prompts=asked,
         quality=quality,
@@ -92,6 +98,21 @@ def calibrate(
         )
     else:
         note(f"{len(plan.points)} points down to depth {plan.min_depth:g} in {path}")
+
+
+def _marks(settings: Settings) -> dict[Branch, float]:
+    """Branches that stand out in the kept traces of answers with a thumbs-down; says which."""
+    from ...gated_llm.marks import marks_of
+    from ..wiring import open_traces
+
+    store = open_traces(settings)
+    try:
+        found = marks_of(store.depths(disliked=True), store.depths(disliked=False))
+    finally:
+        store.close()
+    named = ", ".join(f"{kind} {layer} ({share:.0%})" for (kind, layer), share in sorted(found.items()))
+    note(f"marked by thumbs-down: {named or 'no branch stands out'}")
+    return found
 
 
 def _fit_signals(folder: Path, text: str, prompts: list[str]) -> Path | None:

@@ -33,7 +33,8 @@ class Mode(StrEnum):
 class Record:
     """A kept request. `at`: seconds since 1970; `trace`: the router's, as JSON; `tokens` only in mode `full`.
 
-    `prompt`: `{"sha256", "characters"}` of the last turn, and `{"messages"}` where text is kept.
+    `prompt`: `{"sha256", "characters"}` of the last turn, `{"turns"}`, how many messages there were with it and a
+    system message, and `{"messages"}` where text is kept.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Record:
         prompt: dict[str, Any] = {
             "sha256": hashlib.sha256(request.text.encode()).hexdigest(),
             "characters": len(request.text),
+            "turns": len(request.messages),
         }
         if keep_text:
             prompt["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]

@@ -40,3 +40,12 @@ class Recorder:
             if not self._failed:
                 log.error("traces are not kept: %s", error if isinstance(error, TraceError) else type(error).__name__)
             self._failed = True
+
+    def judged(self, answer_id: str, *, tenant: str, up: bool) -> None:
+        """Notes a thumb on a kept answer, for the next calibration (G15). Never raises."""
+        if self.store is None:
+            return
+        try:
+            self.store.judge(answer_id, tenant=tenant, up=up)
+        except TraceError as error:
+            log.error("a thumb was not noted: %s", error)

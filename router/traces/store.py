@@ -6,7 +6,7 @@ Opened when first used, so that a store nobody writes to costs nothing. Knows no
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ CREATE TABLE IF NOT EXISTS traces (
     depth REAL NOT NULL, total INTEGER NOT NULL, bytes INTEGER NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (tenant, id));
 CREATE INDEX IF NOT EXISTS traces_at ON traces (at, bytes);
+CREATE TABLE IF NOT EXISTS thumbs (
+    tenant TEXT NOT NULL, id TEXT NOT NULL, up INTEGER NOT NULL, PRIMARY KEY (tenant, id));
 """
 _LISTED = ("id", "tenant", "at", "mode", "route", "depth", "total", "bytes")
 _ROW = 200  # bytes of a row beside its body, about
@@ -75,6 +77,20 @@ class TraceStore:
         )
         return [dict(zip(_LISTED, row, strict=True)) for row in rows]
 
+    def judge(self, trace_id: str, *, tenant: str, up: bool) -> None:
+        """Notes what people thought of an answer (G15), if its record is kept; the last word counts."""
+        self._run(
+            "INSERT OR REPLACE INTO thumbs SELECT tenant, id, ?3 FROM traces WHERE id = ?1 AND tenant = ?2",
+            (trace_id, tenant, up),
+        )
+
+    def depths(self, *, disliked: bool) -> Iterator[dict[str, Any]]:
+        """Depth reports of the answers that people disliked, or of all others, of every tenant; no text."""
+        among = "id IN (SELECT id FROM thumbs AS t WHERE t.tenant = traces.tenant AND NOT t.up)"
+        rows = self._run(f"SELECT body, tenant FROM traces WHERE {'' if disliked else 'NOT '}{among}", ())
+        for body, tenant in rows:
+            yield Record.unpack(body, tenant=tenant).trace["depth"]
+
     def prune(self) -> None:
         """Drops what is too old, then the oldest until the rest fits."""
         self._run("DELETE FROM traces WHERE at < ?", (self.clock() - self._max_age_s,))
@@ -83,6 +99,7 @@ class TraceStore:
             "SELECT rowid, sum(bytes) OVER (ORDER BY at DESC, rowid DESC) AS upto FROM traces) WHERE upto > ?)",
             (self._max_bytes,),
         )
+        self._run("DELETE FROM thumbs WHERE (tenant, id) NOT IN (SELECT tenant, id FROM traces)", ())
         self._run("PRAGMA incremental_vacuum", ())
 
     def close(self) -> None:

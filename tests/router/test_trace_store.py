@@ -210,3 +210,28 @@ def test_the_store_is_sqlite_in_wal_mode(store: TraceStore) -> None:
     with sqlite3.connect(str(store.path)) as db:
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     db.close()
+
+
+def test_thumbs_are_noted_beside_the_record_and_go_with_it(store: TraceStore, clock: Clock) -> None:
+    for name in ("a", "b", "c"):
+        store.put(record_of(trace_id=name, at=clock.now))
+    store.judge("a", tenant="default", up=False)
+    store.judge("b", tenant="default", up=False)
+    store.judge("b", tenant="default", up=True)  # the last word counts
+    store.judge("c", tenant="other", up=False)  # not theirs
+    store.judge("nothing", tenant="default", up=False)
+    assert (len(list(store.depths(disliked=True))), len(list(store.depths(disliked=False)))) == (1, 2)
+    clock.now += 1000
+    store.prune()
+    assert list(store.depths(disliked=True)) == list(store.depths(disliked=False)) == []
+    assert store._run("SELECT count(*) FROM thumbs", ()) == [(0,)]
+
+
+def test_a_thumb_reaches_the_record_of_its_answer(planned: ScriptedModel, store: TraceStore) -> None:
+    router = CognitiveRouter(llm=planned, recorder=Recorder(store, mode="light"))
+    first, second = (router.ask(f"{HARD} {word}", cache=CacheControl(read=False)) for word in ("Now.", "Then."))
+    assert not router.feedback(first.trace.id, up=False, tenant="other")
+    assert router.feedback(first.trace.id, up=False)
+    assert router.feedback(second.trace.id, up=True)
+    assert (len(list(store.depths(disliked=True))), len(list(store.depths(disliked=False)))) == (1, 1)
+    assert CognitiveRouter(llm=planned).feedback(first.trace.id, up=False) is False

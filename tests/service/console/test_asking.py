@@ -156,3 +156,20 @@ def test_text_of_documents_stays_text(site: Any, visit: Any, ask: Any) -> None:
         turn.locator("[data-part=steps] summary").click()
         assert page.locator(MARKUP.replace("strong, ", "")).count() == 0
         assert page.evaluate("() => window.owned") is None
+
+
+@pytest.mark.model
+def test_what_is_done_before_the_server_has_answered_counts(site: Any, visit: Any, ask: Any) -> None:
+    with visit(site.url) as page:
+        held: list[Any] = []
+        page.route("**/v1/console", lambda route: held.append(route))
+        page.reload(wait_until="domcontentloaded")
+        page.locator("#budget").fill("24")
+        page.locator("#question").fill("Say hello in French.")
+        page.locator("#question").press("Enter")
+        page.wait_for_timeout(50)
+        for route in held:
+            route.continue_()
+        page.unroute("**/v1/console")
+        page.locator(".turn .answer[aria-busy=false]").wait_for()
+        assert fact(page.locator(".turn").last, "depth") == "24 of 30 layers"

@@ -8,6 +8,7 @@ import { drawToken, drawTurn } from "./turn.js";
 const NEAR = 120; // pixels from the end of the page that count as reading along
 
 let facts = null;
+let asked = false;
 let turns = [];
 let running = null; // the AbortController of the answer under way
 
@@ -48,6 +49,7 @@ export function know(told) {
   profile.replaceChildren(...facts.profiles.map((name) => el("option", { value: name, text: name })));
   profile.value = facts.profiles.includes(chosen) ? chosen : facts.profiles[0];
   draw();
+  if (asked) ask();
 }
 
 export function draw() {
@@ -63,6 +65,7 @@ export function draw() {
 }
 
 function drawBudget() {
+  if (!facts) return; // moved before the server had said how deep its model is
   const auto = byId("auto").checked;
   const shown = auto ? t("budget_auto") : t("layers_of", { layers: byId("budget").value, total: facts.total });
   byId("budget-shown").textContent = shown;
@@ -80,6 +83,7 @@ function redraw(turn) {
 
 async function ask() {
   const field = byId("question");
+  asked = !facts && Boolean(field.value.trim()); // then asked as soon as the server has said what it has
   if (!field.value.trim() || running || !facts) return;
   const before = turns.filter((turn) => turn.pieces.length);
   for (const turn of turns) turn.open.map = turn.open.why = false;

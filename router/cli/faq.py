@@ -15,7 +15,7 @@ from ..promotion import suggestions, write
 from ..settings import load_settings
 from ..wiring import open_traces
 from .ask import Json, printable
-from .output import note, out, print_json
+from .output import can_write, note, out, print_json
 
 faq = typer.Typer(help="FAQ: import, list, match, delete.", no_args_is_help=True)
 Folder = Annotated[Path | None, typer.Option("--faq", help="Folder of the FAQ.")]
@@ -81,8 +81,8 @@ def suggest(
     """Questions that keep coming and that the FAQ does not answer, with the answers that are kept (R7)."""
     settings = load_settings(faq=folder)
     if settings.cold_path is None:
-        raise RouterError("no answers are kept on disk: set cold_path (SHOAL_COLD_PATH) to a folder, then ask again")
-    if target is not None and target.suffix.lower() != ".jsonl":
+        raise RouterError("no answers are kept on disk: set cold_log (SHOAL_COLD_LOG) to true, then ask again")
+    if target is not None and can_write(target).suffix.lower() != ".jsonl":
         raise RouterError(f"{target.name}: suggestions are written as .jsonl; choose a name that ends so")
     entries, traces = opened(folder), open_traces(settings)
     try:
@@ -104,7 +104,7 @@ def suggest(
         for row in rows:
             out.print(printable(f"{row.times:5}  {row.question}\n       {row.answer}"), markup=False, highlight=False)
         if not rows:
-            note(f"no question was asked {at_least} times and is kept with its answer; try a lower --at-least")
+            note(f"no question was asked alone {at_least} times and is kept with its answer; try a lower --at-least")
 
 
 @faq.command()

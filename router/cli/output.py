@@ -4,10 +4,13 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from ..errors import RouterError
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
@@ -16,6 +19,15 @@ err = Console(stderr=True, soft_wrap=True)
 def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+def can_write(path: Path) -> Path:
+    """The path, before any work is done for a file there. Raises RouterError where it is no place for one."""
+    if not path.parent.is_dir():
+        raise RouterError(f"there is no folder {path.parent}: make it, or name a file in one that is there")
+    if path.is_dir():
+        raise RouterError(f"{path} is a folder: name a file in it")
+    return path
 
 
 def note(message: str) -> None:

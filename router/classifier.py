@@ -68,11 +68,12 @@ class Classifier:
     ) -> None:
         if meta.get("format") != FORMAT or list(meta.get("cheap", ())) != list(CHEAP):
             raise RouterError(
-                "this classifier was trained by another version of Shoal: train it again with `shoal router train`"
+                "this is no classifier of this version of Shoal: train it again with `shoal router train`"
             )
         if meta["embedder"] != embed.fingerprint:
             raise RouterError(
-                f"this classifier was trained on the embedder {meta['embedder']}, not {embed.fingerprint}: train again"
+                f"this classifier was trained on the embedder {meta['embedder']}, not {embed.fingerprint}: "
+                "train it again with `shoal router train`"
             )
         self._w1, self._b1 = (np.asarray(tensors[n], dtype=np.float32) for n in ("w1", "b1"))
         self._w2, self._b2 = (np.asarray(tensors[n], dtype=np.float32) for n in ("w2", "b2"))
@@ -94,11 +95,13 @@ class Classifier:
             with safe_open(str(path), framework="numpy") as file:
                 meta = json.loads((file.metadata() or {}).get("shoal", "{}"))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        except (OSError, ValueError, SafetensorError) as error:
+            return cls(tensors, meta, embed, memory=memory)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError) as error:
             raise RouterError(
                 f"no readable classifier at {path} ({type(error).__name__}): train one with `shoal router train`"
             ) from error
-        return cls(tensors, meta, embed, memory=memory)
+        except RouterError as error:
+            raise RouterError(f"{path}: {error}") from None
 
     @property
     def parameters(self) -> int:

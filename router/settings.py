@@ -37,6 +37,7 @@ class Settings(BaseSettings):
     deep_url: str | None = None
     kb: Path | None = None
     faq: Path | None = None
+    classifier: Path | None = None
     redis_url: str | None = None
     cold_log: bool = True
     cache_ttl_s: float = Field(default=24 * 3600.0, gt=0)

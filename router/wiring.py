@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from ..cache import DepthCache, Guards, same_question
 from ..rag.embed import default_embedder
+from .classifier import ASSET, Classifier
 from .decider import TOTAL_WITHOUT_MODEL, Decider
 from .deep import Deep
 from .errors import MissingExtra
 from .faq import Faq
+from .features import Embed
 from .pipeline import CognitiveRouter
 from .policy import profiles_of
 from .settings import Settings
@@ -37,6 +39,7 @@ def build_router(
     Raises `MissingExtra` when the model or the search libraries are not installed, and what the parts raise.
     """
     embed = default_embedder()
+    decider = decider_of(settings, embed)
     local = None if settings.router_only or model else load_local(settings, progress)
     llm = model or local
     total = llm.total if llm else TOTAL_WITHOUT_MODEL
@@ -62,7 +65,7 @@ def build_router(
         embed=embed,
         remote=remote,
         router_only=settings.router_only,
-        decider=Decider(embed, profiles=profiles_of(settings.profiles)),
+        decider=decider,
         recorder=Recorder(open_traces(settings), mode=settings.trace, keep_text=settings.trace_text),
         layer_probe=settings.layer_probe,
         depth_limit=settings.depth_limit,
@@ -77,8 +80,13 @@ def open_traces(settings: Settings) -> TraceStore:
 def build_decider(settings: Settings) -> CognitiveRouter:
     """A router that only decides: no model, knowledge base, FAQ or shared cache is opened."""
     embed = default_embedder()
-    decider = Decider(embed, profiles=profiles_of(settings.profiles))
-    return CognitiveRouter(embed=embed, cache=DepthCache(), router_only=True, decider=decider)
+    return CognitiveRouter(embed=embed, cache=DepthCache(), router_only=True, decider=decider_of(settings, embed))
+
+
+def decider_of(settings: Settings, embed: Embed) -> Decider:
+    """What decides, with the classifier that is set or the shipped one; RouterError where that is not for `embed`."""
+    classifier = Classifier.load(embed, settings.classifier or ASSET)
+    return Decider(embed, classifier=classifier, profiles=profiles_of(settings.profiles))
 
 
 def load_local(settings: Settings, progress: Progress | None = None) -> "GatedLLM":

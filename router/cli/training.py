@@ -7,7 +7,7 @@ import typer
 
 from ...rag.embed import default_embedder
 from .ask import Json
-from .output import note, out, print_json
+from .output import can_write, note, out, print_json
 
 router = typer.Typer(help="The router's classifier.", no_args_is_help=True)
 
@@ -34,13 +34,17 @@ def train(
     """Train on your own requests and report how it does on those it did not see."""
     from ..train.run import train_from_jsonl
 
+    for file in (out_file, picture):
+        if file is not None:
+            can_write(file)
     report = train_from_jsonl(data, default_embedder(), out_file, picture=picture, seed=seed, say=note)
     if json:
         print_json(report.to_dict())
-        return
-    _print(report.metrics)
+    else:
+        _print(report.metrics)
     if picture is not None:
         note(f"drawn in {picture}")
+    note(f"to route with it, set classifier (SHOAL_CLASSIFIER) to {out_file}")
 
 
 def _print(metrics: dict[str, Any]) -> None:

@@ -108,45 +108,47 @@ def collect(root: Path, *, seed: int = 0, sources: Iterable[str] = SOURCES, cap:
 def from_jsonl(path: Path) -> list[Example]:
     """A user's own examples: one JSON object a line with `text` and `route`; `depth`, `cacheable`, `split` if known.
 
-    Raises RouterError naming the line that is wrong.
+    Raises RouterError naming the line that is wrong, or the file that cannot be read.
     """
-    examples = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            text, route = row["text"], Route(row["route"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise RouterError(
-                f'{path.name}, line {number}: expected {{"text": ..., "route": one of '
-                f"{', '.join(ROUTES)}}}; {type(error).__name__}"
-            ) from None
-        if (
-            route not in ROUTES
-            or not isinstance(text, str)
-            or not text.strip()
-            or row.get("depth") not in (None, 0, 1, 2)
-        ):
-            raise RouterError(
-                f"{path.name}, line {number}: text must not be empty, route one of {', '.join(ROUTES)}, depth 0, 1 or 2"
-            )
-        digit = int(sha256(text.strip().lower().encode()).hexdigest()[:8], 16) % 100
-        split = row.get("split") or ("test" if digit < 20 else "calibration" if digit < 35 else "train")
-        if split not in SPLITS:
-            raise RouterError(f"{path.name}, line {number}: split must be one of {', '.join(SPLITS)}")
-        examples.append(
-            Example(
-                text=text.strip(),
-                language=language_of(text),
-                source="own",
-                route=route.value,
-                depth=row.get("depth"),
-                cacheable=row.get("cacheable"),
-                split=split,
-            )
-        )
-    return examples
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise RouterError(f"{path}: {error.strerror or type(error).__name__}; give a JSONL file") from error
+    except UnicodeDecodeError as error:
+        raise RouterError(f"{path}: this is not UTF-8 text; save it as UTF-8 and try again") from error
+    lines = enumerate(text.split("\n"), 1)
+    return [_own(line, f"{path.name}, line {number}") for number, line in lines if line.strip()]
+
+
+def _own(line: str, where: str) -> Example:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise RouterError(f'{where}: expected {{"text": ..., "route": ...}}, a JSON object')
+    text, route, depth, cacheable, split = map(row.get, ("text", "route", "depth", "cacheable", "split"))
+    if not isinstance(text, str) or not text.strip() or any("\ud800" <= char <= "\udfff" for char in text):
+        raise RouterError(f"{where}: text must be text that is not empty, without half characters such as \\ud800")
+    if route not in ROUTES:
+        raise RouterError(f"{where}: route must be one of {', '.join(ROUTES)}")
+    if depth is not None and (type(depth) is not int or depth not in (0, 1, 2)):
+        raise RouterError(f"{where}: depth must be 0, 1 or 2, or left out")
+    if cacheable is not None and not isinstance(cacheable, bool):
+        raise RouterError(f"{where}: cacheable must be true or false, or left out")
+    if split is not None and split not in SPLITS:
+        raise RouterError(f"{where}: split must be one of {', '.join(SPLITS)}, or left out")
+    text = text.strip()
+    digit = int(sha256(text.lower().encode()).hexdigest()[:8], 16) % 100
+    return Example(
+        text=text,
+        language=language_of(text),
+        source="own",
+        route=route,
+        depth=depth,
+        cacheable=cacheable,
+        split=split or ("test" if digit < 20 else "calibration" if digit < 35 else "train"),
+    )
 
 
 def reshown(text: str, language: str, seed: int) -> str:

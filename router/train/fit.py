@@ -95,6 +95,10 @@ def fit(
         draw.normal(0, np.sqrt(1 / HIDDEN), (HIDDEN, outputs)).astype(np.float32),
         np.zeros(outputs, np.float32),
     ]
+    ends = np.cumsum(list(HEADS.values()))
+    for head, end in zip(HEADS, ends, strict=True):
+        if (labels[head] < 0).all():  # a head that is told nothing says nothing
+            theta[2][:, end - HEADS[head] : end] = 0
     first, second = [np.zeros_like(p) for p in theta], [np.zeros_like(p) for p in theta]
     steps, step = epochs * -(-len(x) // batch), 0
     for _ in range(epochs):

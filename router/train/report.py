@@ -3,13 +3,14 @@
 Knows arrays and, for the picture, matplotlib (extra `plots`). No thresholds are fitted here.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import MissingExtra
+from ..errors import MissingExtra, RouterError
 from ..features import FloatArray
 from .data import ROUTES, Table
 from .fit import Fitted, softmax
@@ -103,12 +104,19 @@ def cost_curve(p: FloatArray, truth: NDArray[np.int64]) -> list[dict[str, float]
     return rows
 
 
+def can_draw(path: Path) -> None:
+    """Raises MissingExtra without matplotlib, RouterError for a name that is no PNG's."""
+    if find_spec("matplotlib") is None:
+        raise MissingExtra("matplotlib", "plots")
+    if path.suffix.lower() != ".png":
+        raise RouterError(f"{path.name}: pictures are drawn as .png; choose a name that ends so")
+
+
 def draw(fitted: Fitted, test: Table, path: Path) -> None:
-    """Reliability diagram, confusion matrix and cost curve as one PNG. Raises MissingExtra without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("matplotlib", "plots") from None
+    """Reliability diagram, confusion matrix and cost curve as one PNG. Raises as `can_draw` does."""
+    can_draw(path)
+    from matplotlib.figure import Figure
+
     table = test.where(lambda e: e.route is not None)
     p = softmax(fitted.logits(table.x)["route"])
     guess, best = p.argmax(axis=1), p.max(axis=1)
@@ -150,5 +158,4 @@ def draw(fitted: Fitted, test: Table, path: Path) -> None:
     third.plot([(here > table.route).mean()], [(here < table.route).mean()], "o", label="as calibrated")
     third.set(xlabel="share routed deeper than needed", ylabel="share routed too shallow", title="Cost", ylim=0)
     third.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

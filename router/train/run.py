@@ -7,20 +7,23 @@ requests, alone or on top of those sets. The report says how good it is, split b
 import json
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from ..classifier import ASSET, FORMAT
+from ..classifier import ASSET, FORMAT, Classifier
 from ..errors import RouterError
 from ..features import CHEAP, Embed
 from .data import ROUTES, Embeddings, Table, collect, from_jsonl, tabulate
 from .fit import HEADS, Fitted, fit
-from .report import draw, measure
+from .report import can_draw, draw, measure
+from .sources import Example
 
 MIN_PER_ROUTE = 5
 
@@ -83,25 +86,66 @@ def train_from_jsonl(
     """Trains on a user's JSONL (see `data.from_jsonl`), with the public sets too when their folder is given.
 
     `picture`: where reliability, confusion and cost are drawn (PNG). Raises RouterError when the file is missing, a
-    line is wrong, or a route has too few examples; MissingExtra where a picture is wanted without matplotlib.
+    line is wrong, or a route has too few examples; MissingExtra where a picture is wanted without matplotlib. `say`
+    also hears of requests that are labelled with more than one route.
     """
     began, source = time.monotonic(), Path(path)
+    if seed < 0:
+        raise RouterError(f"seed must be 0 or more, not {seed}")
+    if picture is not None:
+        can_draw(picture)
     if not source.is_file():
         raise RouterError(f"no file {source}: give a JSONL file with text and route on each line")
     own = from_jsonl(source)
-    tables = tabulate(own + (collect(with_public, seed=seed) if with_public else []), Embeddings(embed), seed=seed)
-    seen = {route: int((tables["train"].route == i).sum()) for i, route in enumerate(ROUTES)}
-    present = [route for route, count in seen.items() if count]
-    few = [f"{route.value} ({seen[route]})" for route in present if seen[route] < MIN_PER_ROUTE]
-    if few or len(present) < 2 or not len(tables["calibration"]) or not len(tables["test"]):
-        raise RouterError(
-            f"too few examples: at least {MIN_PER_ROUTE} of each route used, at least two routes, and some left to "
-            f"calibrate and test on; short of {', '.join(few) or 'held-out requests'}"
-        )
+    routes: dict[str, set[str | None]] = defaultdict(set)
+    for example in own:
+        routes[example.text.lower()].add(example.route)
+    if torn := sum(len(named) > 1 for named in routes.values()):
+        say(f"{torn} of {len(routes)} requests are there with more than one route; keep the right one of each")
+    examples = own + (collect(with_public, seed=seed) if with_public else [])
+    tables = tabulate(examples, Embeddings(embed), seed=seed)
+    _check(examples, tables)
+    with suppress(RouterError):  # another embedder than the shipped classifier's: such a head then says nothing
+        shipped = Classifier.load(embed)
+        tables = {name: _completed(table, shipped) for name, table in tables.items()}
     report, fitted, _ = _train(tables, embed, Path(out), seed, began, say)
     if picture is not None:
         draw(fitted, tables["test"], picture)
     return report
+
+
+def _check(examples: Sequence[Example], tables: Mapping[str, Table]) -> None:
+    """Raises RouterError saying what there is too little of to train, calibrate and test."""
+    used = [route for route in ROUTES if any(example.route == route for example in examples)]
+    if len(used) < 2:
+        raise RouterError(
+            f"{f'every route is {used[0]}' if used else 'no request'}: give requests of two routes or more"
+        )
+    trained = {route: int((tables["train"].route == ROUTES.index(route)).sum()) for route in used}
+    if few := [f"{route} ({count})" for route, count in trained.items() if count < MIN_PER_ROUTE]:
+        raise RouterError(
+            f"too few requests to train on: {', '.join(few)}; each route needs at least {MIN_PER_ROUTE} that are not "
+            "held out and not much like one that is"
+        )
+    for name in ("calibration", "test"):
+        if not len(tables[name]):
+            raise RouterError(
+                f"no request is left for the part {name}: give more requests, and leave `split` out, so that parts are "
+                f'drawn, or mark some with "split": "{name}"'
+            )
+
+
+def _completed(table: Table, shipped: Classifier) -> Table:
+    """Depth and cacheability that the user's own requests do not tell, as the shipped classifier sees them."""
+    own, p = (
+        np.array([example.source == "own" for example in table.examples], dtype=bool),
+        shipped.probabilities(table.x),
+    )
+    return replace(
+        table,
+        depth=np.where(own & (table.depth < 0), p["depth"].argmax(axis=1), table.depth),
+        cacheable=np.where(own & (table.cacheable < 0), p["cacheable"].argmax(axis=1), table.cacheable),
+    )
 
 
 def _train(

@@ -37,7 +37,7 @@ def read_questions(path: Path) -> list[Asked]:
     """
     asked = []
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DocumentError(f"{path}: the questions cannot be read ({error}); give a JSONL file in UTF-8") from error
     for number, line in enumerate(lines, 1):

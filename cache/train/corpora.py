@@ -95,7 +95,7 @@ def chitchat(language: str) -> Pool:
     path = data_folder() / "ms_chitchat" / f"derived_{language}_friendly.jsonl"
 
     def pairs() -> Iterator[tuple[str, str]]:
-        for i, line in enumerate(path.read_text("utf-8").splitlines()):
+        for i, line in enumerate(path.read_text("utf-8").rstrip("\n").split("\n")):
             for text in json.loads(line)["questions"]:
                 yield str(i), text
 

@@ -103,7 +103,7 @@ def file_prompts(data: Path, config: Mapping[str, Any]) -> list[list[Prompt]]:
     groups: list[list[Prompt]] = []
     seed = config["seed"]
     for name in config["instructions"]:
-        for line in (data / name).read_text("utf-8").splitlines():
+        for line in (data / name).read_text("utf-8").rstrip("\n").split("\n"):
             row = json.loads(line)
             groups.append([f"{row['instruction']}\n\n{row['instances'][0].get('input', '')}".strip()])
     for name in config["conversations"]:

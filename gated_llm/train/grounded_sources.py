@@ -102,7 +102,7 @@ def natural_questions(path: Path) -> list[Passage]:
 def clapnq(path: Path, *, answerable: bool, longest: int = 60) -> list[Passage]:
     """Real queries with one passage and a written answer of at most `longest` words, or none."""
     found = []
-    for line in path.read_text("utf-8").splitlines():
+    for line in path.read_text("utf-8").rstrip("\n").split("\n"):
         row = json.loads(line)
         answer = row["output"][0]["answer"] if answerable else REFUSAL["en"]
         if answer and len(answer.split()) <= longest:
@@ -120,7 +120,7 @@ def lines(path: Path) -> list[Passage]:
     Raises GatedError naming the line that is wrong.
     """
     found = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text("utf-8").split("\n"), 1):
         if not line.strip():
             continue
         try:

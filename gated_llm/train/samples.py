@@ -102,7 +102,7 @@ def _answers(decoder: Decoder, prompts: Sequence[list[int]], most: int) -> list[
 def read_prompts(path: Path, limit: int) -> list[str]:
     """Prompts from JSON lines with an `instruction` (and an input) or a `prompt` each, or from plain lines."""
     prompts = []
-    for line in path.read_text("utf-8").splitlines():
+    for line in path.read_text("utf-8").split("\n"):
         if line.startswith("{"):
             row = json.loads(line)
             given = row.get("prompt") or row["instruction"]

@@ -49,7 +49,7 @@ def _recorded(queries: Path | None, n: int, *, from_log: bool) -> Baseline:
 
 
 def _lines(path: Path) -> list[str]:
-    return [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+    return [line for line in path.read_text("utf-8").split("\n") if line.strip()]
 
 
 def _logged(path: Path | None) -> list[list[dict[str, str]]]:

@@ -76,7 +76,7 @@ def calibrate(
     from ...cache.trial import calibrate as fit
 
     rows = []
-    for number, line in enumerate(pairs.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(pairs.read_text("utf-8").rstrip("\n").split("\n"), 1):
         try:
             raw = jsonlib.loads(line)
             rows.append(Pair(stored=str(raw["stored"]), asked=str(raw["asked"]), same=bool(raw["same"])))

@@ -73,7 +73,7 @@ def read_labels(path: Path) -> dict[str, Judged]:
     """What a run wrote, by id; empty where there is no file."""
     if not path.exists():
         return {}
-    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line)
     return {row["id"]: Judged(**{**row, "depths": tuple(row["depths"]), "lost": tuple(row["lost"])}) for row in rows}
 
 

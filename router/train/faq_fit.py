@@ -73,7 +73,7 @@ def groups_of(root: Path) -> dict[str, dict[str, dict[str, list[str]]]]:
         sets["stackfaq"][split_of(question, test=40, calibration=25)][question] += [question, *others]
     for name, language in (("english", "en"), ("chinese_simplified", "zh")):
         path = root / f"ms_chitchat/derived_{name}_friendly.jsonl"
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n"):
             questions = json.loads(line)["questions"]
             for text in questions:
                 sets[f"chitchat_{language}"][split_of(text)][questions[0]].append(text)

@@ -335,7 +335,7 @@ def _json_or_lines(path: Path) -> list[Any]:
     return (
         list(json.loads(text))
         if text.lstrip().startswith("[")
-        else [json.loads(s) for s in text.splitlines() if s.strip()]
+        else [json.loads(s) for s in text.split("\n") if s.strip()]
     )
 
 

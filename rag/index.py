@@ -7,7 +7,6 @@ about them (missing, damaged, too new) means that it is built from the store. Kn
 import json
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import need
-from .store import Store
+from .store import EVERYTHING, Only, Store
 
 HNSW_FROM = 50_000  # chunks; below, exact search over all vectors takes under 10 ms
 MANIFEST = "manifest.json"
@@ -34,7 +33,7 @@ class DenseIndex:
         self._build(0)
         self._load()
 
-    def search(self, vector: NDArray[np.float32], k: int, labels: Sequence[str] = ()) -> list[tuple[int, float]]:
+    def search(self, vector: NDArray[np.float32], k: int, only: Only = EVERYTHING) -> list[tuple[int, float]]:
         """(row number, cosine) of the k nearest chunks to a unit vector [dim], best first."""
         with self._lock:
             self._refresh()
@@ -42,8 +41,8 @@ class DenseIndex:
             if not live:
                 return []
             selector: Any = None
-            if labels:
-                selector = self._faiss.IDSelectorBatch(self._store.row_numbers(labels))
+            if only:
+                selector = self._faiss.IDSelectorBatch(self._store.row_numbers(only))
             elif self._dead:
                 selector = self._faiss.IDSelectorNot(self._dead_batch)
             scores, rows = self._index.search(vector[None], min(k, live), params=self._parameters(selector))

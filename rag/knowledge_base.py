@@ -29,7 +29,7 @@ from .ingest import AddReport, Ingest, Readings, Skipped, encode, settings_of
 from .reading import default_reader
 from .rerank import LightReranker, Reranker
 from .retrieve import Candidate, Hit, candidates
-from .store import Aside, Store
+from .store import EVERYTHING, Aside, Only, Store, Where
 
 CANDIDATES = 30
 MIN_SCORE = 0.05  # of a passage in a context; the best one is kept whatever its score
@@ -285,26 +285,38 @@ class KnowledgeBase:
 
     # questions
 
-    def candidates(self, question: str, k: int = CANDIDATES, *, labels: Sequence[str] = ()) -> list[Candidate]:
+    def candidates(self, question: str, k: int = CANDIDATES, *, only: Only = EVERYTHING) -> list[Candidate]:
         """The first stage alone: k passages by vector and words, fused, best first."""
         vector = self.embed([question])[0]
-        return candidates(self._store, self._dense, self._readings, question, vector, k, labels)
+        return candidates(self._store, self._dense, self._readings, question, vector, k, only)
 
     @one_thread
     def _ranked(
-        self, question: str, k: int, labels: Sequence[str] = (), rerank: bool = True
+        self, question: str, k: int, only: Only = EVERYTHING, rerank: bool = True
     ) -> list[tuple[float, Candidate]]:
         if k < 1:
             raise RagError(f"k is {k}; ask for at least one passage")
         if not question.strip():
             return []
-        found = self.candidates(question, max(k, CANDIDATES), labels=labels)
+        found = self.candidates(question, max(k, CANDIDATES), only=only)
         scores = self._reranker(question, found) if rerank else np.array([one.fused for one in found])
         order = sorted(range(len(found)), key=lambda i: (-float(scores[i]), i))[:k]
         return [(min(1.0, max(0.0, float(scores[i]))), found[i]) for i in order]
 
-    def search(self, question: str, k: int = 5, *, labels: Sequence[str] = (), rerank: bool = True) -> list[Hit]:
-        """The k best passages, best first, of documents with one of the labels when given. Scores are 0 to 1."""
+    def search(
+        self,
+        question: str,
+        k: int = 5,
+        *,
+        labels: Sequence[str] = (),
+        where: Where | None = None,
+        rerank: bool = True,
+    ) -> list[Hit]:
+        """The k best passages, best first. Scores are 0 to 1.
+
+        `labels`: only passages with one of them; `where`: only of documents whose metadata has all of these values.
+        """
+        only = Only(labels=labels, where=where or {})
         hits = [
             Hit(
                 text=one.row.text,
@@ -317,7 +329,7 @@ class KnowledgeBase:
                 labels=one.row.labels,
                 reading=one.reading,
             )
-            for score, one in self._ranked(question, k, labels, rerank)
+            for score, one in self._ranked(question, k, only, rerank)
         ]
         if self.depth_probe is None or not hits:
             return hits
@@ -350,13 +362,16 @@ class KnowledgeBase:
         count_tokens: Callable[[str], int] = words.length,
         min_score: float = MIN_SCORE,
         depth_limit: float | None = None,
+        labels: Sequence[str] = (),
+        where: Where | None = None,
     ) -> Context:
         """What a model should read to answer: the best passages' sentences, cited, in at most `token_budget` tokens.
 
         The best passage is always in, cut at a sentence if need be. `depth_limit`: leave out passages with a lower
-        depth score, but for the two best and those that clearly answer (A3); needs a depth probe.
+        depth score, but for the two best and those that clearly answer (A3); needs a depth probe. `labels` and `where`
+        as `search` takes them.
         """
-        hits = self.search(question, k)
+        hits = self.search(question, k, labels=labels, where=where)
         kept = [hit for place, hit in enumerate(hits) if place == 0 or hit.score >= min_score]
         left = [Dropped(hit=hit, reason="score") for place, hit in enumerate(hits) if place and hit.score < min_score]
         if depth_limit is not None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .chunk import Span
 from .index import DenseIndex
 from .reading import Reading
-from .store import Row, Store
+from .store import EVERYTHING, Only, Row, Store
 from .words import content_terms
 
 RANK_CONSTANT = 3.0
@@ -69,12 +69,12 @@ def candidates(
     question: str,
     vector: NDArray[np.float32],
     k: int,
-    labels: Sequence[str] = (),
+    only: Only = EVERYTHING,
 ) -> list[Candidate]:
     """The k best chunks for a question and its unit vector [dim], best first; equal ones in order of row."""
     depth = max(2 * k, 50)
-    near = dense.search(vector, depth, labels)
-    worded = store.bm25(question, depth, labels)
+    near = dense.search(vector, depth, only)
+    worded = store.bm25(question, depth, only)
     words = WORD_WEIGHT * known_share(store, question)
     scores: dict[int, float] = {}
     for weight, listed in ((1.0, near), (words, worded)):

@@ -10,7 +10,7 @@ import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, RLock
 from typing import Any
@@ -47,12 +47,41 @@ CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (terms, tokenize = "unicode6
 CREATE VIRTUAL TABLE IF NOT EXISTS vocabulary USING fts5vocab (words, row);
 """
 _LABELLED = (  # documents by their own labels, passages by their scenario
-    "chunk_id IN (SELECT chunk_id FROM scenarios WHERE label IN ({marks})) OR "
-    "doc_id IN (SELECT doc_id FROM documents, json_each(labels) WHERE json_each.value IN ({marks}))"
+    "(chunk_id IN (SELECT chunk_id FROM scenarios WHERE label IN ({marks})) OR "
+    "doc_id IN (SELECT doc_id FROM documents, json_each(labels) WHERE json_each.value IN ({marks})))"
 )
+_DESCRIBED = "doc_id IN (SELECT doc_id FROM documents, json_each(meta) WHERE json_each.key = ? AND json_each.value = ?)"
 _COLUMNS = "chunk_id, doc_id, ordinal, start, end, heading, text, vector, reading"
 _MARKS = ", ".join("?" * 9)
 _MAX_TERMS = 48  # of a question; a pasted page is searched by its rarest words
+
+
+Where = Mapping[str, str | float | bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Only:
+    """Which chunks are searched: those with one of `labels`, and whose document's metadata has all of `where`."""
+
+    labels: Sequence[str] = ()
+    where: Where = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.labels or self.where)
+
+    def condition(self) -> tuple[str, list[str | float | bool]]:
+        """A condition on the table of chunks, and the values for its marks."""
+        parts, values = list[str](), list[str | float | bool]()
+        if self.labels:
+            parts.append(_LABELLED.format(marks=",".join("?" * len(self.labels))))
+            values += [*self.labels, *self.labels]
+        for key, value in self.where.items():
+            parts.append(_DESCRIBED)
+            values += [key, value]
+        return " AND ".join(parts), values
+
+
+EVERYTHING = Only()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,13 +416,10 @@ class Store:
         )
         return sorted(self.rows([row[0] for row in found]).values(), key=lambda row: row.ordinal)
 
-    def row_numbers(self, labels: Sequence[str] = ()) -> NDArray[np.int64]:
-        """Row numbers of all chunks, or of those that have one of the labels, by their document or their scenario."""
-        if not labels:
-            found = self._read("SELECT row FROM chunks")
-        else:
-            marks = ",".join("?" * len(labels))
-            found = self._read(f"SELECT row FROM chunks WHERE {_LABELLED.format(marks=marks)}", [*labels, *labels])
+    def row_numbers(self, only: Only = EVERYTHING) -> NDArray[np.int64]:
+        """Row numbers of all chunks, or of those asked for."""
+        condition, values = only.condition()
+        found = self._read(f"SELECT row FROM chunks{f' WHERE {condition}' if only else ''}", values)
         return np.fromiter((row[0] for row in found), np.int64, len(found))
 
     def vectors_after(self, row: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
@@ -405,7 +431,7 @@ class Store:
 
     # words
 
-    def bm25(self, question: str, k: int, labels: Sequence[str] = ()) -> list[tuple[int, float]]:
+    def bm25(self, question: str, k: int, only: Only = EVERYTHING) -> list[tuple[int, float]]:
         """(row number, BM25 score) of the k best chunks by the question's words, best first."""
         wanted = content_terms(question)
         if len(wanted) > _MAX_TERMS:
@@ -413,15 +439,15 @@ class Store:
         if not wanted:
             return []
         query = " OR ".join(f'"{term}"' for term in wanted)
-        if labels:
-            marks = ",".join("?" * len(labels))
+        condition, values = only.condition()
+        if only:
             sql = (
                 "SELECT w.rowid, bm25(words) AS s FROM words w JOIN chunks c ON c.row = w.rowid WHERE words MATCH ? "
-                f"AND c.row IN (SELECT row FROM chunks WHERE {_LABELLED.format(marks=marks)}) ORDER BY s LIMIT ?"
+                f"AND c.row IN (SELECT row FROM chunks WHERE {condition}) ORDER BY s LIMIT ?"
             )
         else:
             sql = "SELECT rowid, bm25(words) AS s FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
-        return [(row, -score) for row, score in self._read(sql, [query, *labels, *labels, k])]
+        return [(row, -score) for row, score in self._read(sql, [query, *values, k])]
 
     def rarity(self, wanted: Sequence[str]) -> dict[str, float]:
         """Inverse document frequency of each term: ln(1 + chunks / (1 + chunks with it))."""

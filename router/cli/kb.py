@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -73,11 +74,18 @@ def add(
 
 @kb.command()
 def search(
-    question: str, k: Annotated[int, typer.Option(min=1)] = 5, folder: Folder = None, json: Json = False
+    question: str,
+    k: Annotated[int, typer.Option(min=1)] = 5,
+    label: Annotated[list[str] | None, typer.Option(help="Only passages with this label; may be repeated.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE of a document's metadata; all that are given must hold.")
+    ] = None,
+    folder: Folder = None,
+    json: Json = False,
 ) -> None:
     """The passages nearest to a question."""
     with opened(folder) as base:
-        hits = base.search(question, k=k)
+        hits = base.search(question, k=k, labels=label or (), where=dict(map(_pair, where or ())))
     rows = [
         {
             "doc_id": hit.doc_id,
@@ -94,6 +102,18 @@ def search(
     for hit in hits:
         out.print(f"{hit.score:.3f}  [{hit.doc_id}, {hit.span[0]}-{hit.span[1]}]", markup=False, highlight=False)
         out.print(f"  {hit.text}", markup=False, highlight=False)
+
+
+def _pair(text: str) -> tuple[str, str | float | bool]:
+    """A key and its value; what reads as a JSON number, true or false is one."""
+    key, sign, value = text.partition("=")
+    if not key or not sign:
+        raise typer.BadParameter(f"{text!r} is no filter: give KEY=VALUE, such as lang=zh")
+    try:
+        read = loads(value)
+    except ValueError:
+        return key, value
+    return key, read if isinstance(read, int | float) else value
 
 
 @kb.command("list")

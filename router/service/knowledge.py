@@ -26,7 +26,8 @@ def routes(service: Service) -> APIRouter:
     @api.post("/v1/kb/search", responses={200: {"model": Found}}, summary="Find passages")
     async def search(body: KbSearchBody, http: HttpRequest) -> Response:
         kb = _kb(service)
-        hits = await service.work(http, lambda: kb.search(body.query, k=body.k))
+        only: dict[str, Any] = {"labels": body.labels, "where": body.where}
+        hits = await service.work(http, lambda: kb.search(body.query, k=body.k, **only))
         return JSONResponse({"hits": [_hit(hit) for hit in hits]})
 
     @api.get("/v1/kb", responses={200: {"model": Listed}}, summary="What the knowledge base holds")

@@ -255,6 +255,8 @@ class KbAddBody(Body):
 class KbSearchBody(Body):
     query: Text = Field(min_length=1)
     k: int = Field(default=5, ge=1, le=50)
+    labels: list[Text] = Field(default_factory=list, max_length=64)
+    where: dict[Text, Text | float | bool] = Field(default_factory=dict, max_length=16)
 
 
 class ErrorDetail(BaseModel):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -283,3 +284,25 @@ def test_kill_9_leaves_a_whole_index(tmp_path: Path, delay: float, fill: Fill, d
             assert document is not None
             assert document.text[hit.span.start : hit.span.end] == hit.text
         base.add_text("再次写入。", "again")
+
+
+def test_filters_by_metadata(empty: KnowledgeBase) -> None:
+    empty.add_text("The pump weighs 40 kg.", "one", labels=["pumps"], meta={"lang": "en", "year": 2020, "public": True})
+    empty.add_text("泵重四十公斤,The pump.", "two", labels=["pumps"], meta={"lang": "zh", "year": 2021})
+    empty.add_text("The pump weighs 9 kg.", "three", meta={"lang": "en", "year": 2021, 'a"b': "x"})
+
+    def found(**only: Any) -> set[str]:
+        hits = empty.search("How heavy is the pump?", 9, **only)
+        assert {hit.doc_id for hit in empty.context("How heavy is the pump?", k=9, min_score=0, **only).kept} <= {
+            hit.doc_id for hit in hits
+        }
+        return {hit.doc_id for hit in hits}
+
+    assert found() == {"one", "two", "three"}
+    assert found(where={"lang": "en"}) == {"one", "three"}
+    assert found(where={"year": 2021}) == {"two", "three"}
+    assert found(where={"lang": "en", "year": 2021}) == {"three"}
+    assert found(labels=["pumps"], where={"lang": "en"}) == {"one"}
+    assert found(where={"public": True}) == {"one"}
+    assert found(where={'a"b': "x"}) == {"three"}
+    assert found(where={"lang": "fr"}) == found(where={"year": "2021"}) == found(where={"x' OR 1=1 --": "y"}) == set()

@@ -72,6 +72,10 @@ class Predictor:
     weights: Mapping[str, float]
     usual: Mapping[str, float]
     readout: tuple[float, ...] = ()  # [hidden] or empty
+    _direction: NDArray[np.float32] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_direction", np.asarray(self.readout, np.float32))
 
     def __call__(self, signals: Signals, state: NDArray[np.float32] | None) -> float:
         total = self.bias
@@ -79,7 +83,7 @@ class Predictor:
             value = getattr(signals, name)
             total += weight * (self.usual[name] if math.isnan(value) else value)
         if self.readout and state is not None:
-            total += float(np.asarray(self.readout, np.float32) @ state) / (float(np.linalg.norm(state)) or 1.0)
+            total += float(self._direction @ state) / (math.sqrt(float(state @ state)) or 1.0)
         return total
 
 

@@ -48,23 +48,31 @@ class Window:
     def __init__(self, size: int = WINDOW) -> None:
         self._size, self._made = size, 0
         self._states: States | None = None
+        self._gram = np.empty((size, size), np.float32)
 
     def push(self, state: States) -> float:
         """Adds a token's state [hidden]; the entropy of the window with it, NaN before the third."""
         if self._states is None:
-            self._states = np.empty((self._size, len(state)), np.float32)
-        self._states[self._made % self._size] = state
+            self._states = np.zeros((self._size, len(state)), np.float32)
+        at = self._made % self._size
+        self._states[at] = state
+        self._gram[at] = self._gram[:, at] = self._states @ state  # the others' products are known
         self._made += 1
-        return entropy(self._states[: self._made])
+        held = min(self._made, self._size)
+        return _entropy(self._gram[:held, :held])
 
 
 def entropy(states: States) -> float:
     """Semantic entropy in nats of `states` [n, hidden]; NaN for fewer than 3."""
-    if len(states) < 3:
+    return _entropy(states @ states.T)
+
+
+def _entropy(gram: States) -> float:
+    """The same from the states' products with each other [n, n]."""
+    if len(gram) < 3:
         return math.nan
-    gram = states @ states.T
-    gram -= gram.mean(0)
-    gram -= gram.mean(1, keepdims=True)
+    means = gram.mean(0)
+    gram = gram - (means + means[:, None] - means.mean())
     energy = np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0)
     total = float(energy.sum())
     if not 0 < total < math.inf:
@@ -76,8 +84,8 @@ def entropy(states: States) -> float:
 
 def residual(state: States, middle: States) -> float:
     """What the FFN has added, as a share of the stream's length after it."""
-    length = float(np.linalg.norm(state))
-    return float(np.linalg.norm(state - middle)) / length if length > 0 else math.nan
+    length, moved = math.sqrt(float(state @ state)), state - middle
+    return math.sqrt(float(moved @ moved)) / length if length > 0 else math.nan
 
 
 def read(reading: Reading, window: Window, confidence: float) -> Signals:

@@ -93,7 +93,7 @@ def read_entries(path: Path) -> list[Entry]:
     entries: dict[str, Entry] = {}
     seen: dict[tuple[str, str], tuple[str, Entry]] = {}
     for where, entry in _placed(path):
-        for kind, key in (("id", entry.id), ("question", plain(entry.question))):
+        for kind, key in (("question", plain(entry.question)), ("id", entry.id)):
             before, old = seen.setdefault((kind, key), (where, entry))
             if (plain(old.question), old.answer) != (plain(entry.question), entry.answer):
                 raise RouterError(f"{where}: the same {kind} as {before}, but another answer: keep one of them")

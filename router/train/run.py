@@ -8,14 +8,13 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from ..classifier import ASSET, FORMAT, Classifier
 from ..errors import RouterError
@@ -87,7 +86,8 @@ def train_from_jsonl(
 
     `picture`: where reliability, confusion and cost are drawn (PNG). Raises RouterError when the file is missing, a
     line is wrong, or a route has too few examples; MissingExtra where a picture is wanted without matplotlib. `say`
-    also hears of requests that are labelled with more than one route.
+    also hears of requests that are labelled with more than one route. Depth or cacheability that not every line tells
+    is the shipped classifier's.
     """
     began, source = time.monotonic(), Path(path)
     if seed < 0:
@@ -100,15 +100,14 @@ def train_from_jsonl(
     routes: dict[str, set[str | None]] = defaultdict(set)
     for example in own:
         routes[example.text.lower()].add(example.route)
-    if torn := sum(len(named) > 1 for named in routes.values()):
-        say(f"{torn} of {len(routes)} requests are there with more than one route; keep the right one of each")
+    if torn := [text for text, named in routes.items() if len(named) > 1]:
+        say(f"{len(torn)} of {len(routes)} requests have several routes, {torn[0][:60]!r} first: keep the right one")
     examples = own + (collect(with_public, seed=seed) if with_public else [])
     tables = tabulate(examples, Embeddings(embed), seed=seed)
     _check(examples, tables)
-    with suppress(RouterError):  # another embedder than the shipped classifier's: such a head then says nothing
-        shipped = Classifier.load(embed)
-        tables = {name: _completed(table, shipped) for name, table in tables.items()}
-    report, fitted, _ = _train(tables, embed, Path(out), seed, began, say)
+    untold = {"depth": any(e.depth is None for e in own), "cacheable": any(e.cacheable is None for e in own)}
+    lent = [head for head, some in untold.items() if some and with_public is None]
+    report, fitted, _ = _train(tables, embed, Path(out), seed, began, say, lent=lent)
     if picture is not None:
         draw(fitted, tables["test"], picture)
     return report
@@ -135,24 +134,46 @@ def _check(examples: Sequence[Example], tables: Mapping[str, Table]) -> None:
             )
 
 
-def _completed(table: Table, shipped: Classifier) -> Table:
-    """Depth and cacheability that the user's own requests do not tell, as the shipped classifier sees them."""
-    own, p = (
-        np.array([example.source == "own" for example in table.examples], dtype=bool),
-        shipped.probabilities(table.x),
-    )
+def _lent(fitted: Fitted, embed: Embed, heads: Collection[str]) -> Fitted:
+    """The same with `heads` as the shipped classifier has them: its hidden layer stands beside the fitted one.
+
+    For another embedder than that classifier's nothing is lent; a head without labels then says nothing.
+    """
+    try:
+        meta = Classifier.load(embed).meta
+    except RouterError:
+        return fitted
+    lent = {name: part.astype(np.float32) for name, part in load_file(ASSET).items()}
+    w2, b2, end = np.vstack([fitted.w2, np.zeros_like(lent["w2"])]), fitted.b2.copy(), 0
+    for head, size in HEADS.items():
+        columns, end = slice(end, end + size), end + size
+        if head in heads:
+            w2[:, columns] = np.vstack([np.zeros_like(fitted.w2), lent["w2"]])[:, columns]
+            b2[columns] = lent["b2"][columns]
     return replace(
-        table,
-        depth=np.where(own & (table.depth < 0), p["depth"].argmax(axis=1), table.depth),
-        cacheable=np.where(own & (table.cacheable < 0), p["cacheable"].argmax(axis=1), table.cacheable),
+        fitted,
+        w1=np.hstack([fitted.w1, lent["w1"]]),
+        b1=np.append(fitted.b1, lent["b1"]),
+        w2=w2,
+        b2=b2,
+        weak=lent["weak"],
+        temperature={**fitted.temperature, **{head: meta["temperature"][head] for head in heads}},
     )
 
 
 def _train(
-    tables: dict[str, Table], embed: Embed, out: Path, seed: int, began: float, say: Callable[[str], None]
+    tables: dict[str, Table],
+    embed: Embed,
+    out: Path,
+    seed: int,
+    began: float,
+    say: Callable[[str], None],
+    *,
+    lent: Collection[str] = (),
 ) -> tuple[Report, Fitted, dict[str, Table]]:
     say(", ".join(f"{name} {len(table)}" for name, table in tables.items()) + "; fitting")
     fitted = fit(tables["train"], tables["calibration"], seed=seed)
+    fitted = _lent(fitted, embed, lent) if lent else fitted
     metrics = measure(fitted, tables["test"])
     save(fitted, embed, out, seed)
     rows = {name: len(table) for name, table in tables.items()}

@@ -167,7 +167,7 @@ def test_markdown_keeps_answers_whole(tmp_path: Path) -> None:
         (
             "a.jsonl",
             '{"question": "To Mars?", "answer": "No."}\n{"question": "to mars", "answer": "Yes."}\n',
-            "line 2: the same id as .*line 1, but another answer",
+            "line 2: the same question as .*line 1, but another answer",
         ),
         (
             "a.csv",

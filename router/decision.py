@@ -6,7 +6,7 @@ Knows no model, no cache and no I/O. Field names are the ones users see in JSON 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, Self
 
 from .errors import InvalidRequest
@@ -55,8 +55,8 @@ class Message:
     content: str
 
     def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise InvalidRequest(f"role must be one of {sorted(ROLES)}, not {self.role[:20]!r}", "messages")
+        if not isinstance(self.role, str) or self.role not in ROLES:
+            raise InvalidRequest(f"role must be one of {sorted(ROLES)}, not {str(self.role)[:20]!r}", "messages")
         if not isinstance(self.content, str):
             raise InvalidRequest(f"content must be text, not {type(self.content).__name__}", "messages")
         if any("\ud800" <= char <= "\udfff" for char in self.content):
@@ -89,6 +89,13 @@ def _message(raw: object) -> Message:
     return Message(role=str(raw["role"]), content=raw["content"])
 
 
+def _within(name: str, value: float | None, low: float, high: float, param: str | None = None) -> None:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and (not known or not isfinite(value) or not low <= value <= high):
+        bounds = f"between {low:g} and {high:g}" if isfinite(high) else f"a number from {low:g} up"
+        raise InvalidRequest(f"{name} must be {bounds}, not {str(value)[:20]}", param or name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheControl:
     """What the caller allows the answer cache to do (C5). `sampled` also stores answers drawn at a temperature."""
@@ -97,6 +104,13 @@ class CacheControl:
     write: bool = True
     max_age_s: float | None = None
     sampled: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("read", "write", "sampled"):
+            if not isinstance(getattr(self, name), bool):
+                kind = type(getattr(self, name)).__name__
+                raise InvalidRequest(f"cache: {name} must be true or false, not {kind}", "cache")
+        _within("max_age_s", self.max_age_s, 0.0, inf, "cache")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +136,13 @@ class Request:
     request_id: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.messages, tuple) or not all(isinstance(m, Message) for m in self.messages):
+            raise InvalidRequest("messages must be a tuple of Message; Request.of takes text and lists", "messages")
         if not self.messages:
             raise InvalidRequest("messages must not be empty", "messages")
         for name, kind in _KINDS.items():
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            if (value is not None or name in _NEEDED) and (not isinstance(value, kind) or isinstance(value, bool)):
                 raise InvalidRequest(f"{name} must be {kind.__name__}, not {type(value).__name__}", name)
         if not self.tenant or len(self.tenant) > 128:
             raise InvalidRequest("tenant must be 1 to 128 characters", "tenant")
@@ -168,13 +184,9 @@ class Request:
 # What a field of a request must be, where it is given; bool is no number here.
 _KINDS: Mapping[str, type] = {
     "tenant": str, "profile": str, "max_tokens": int, "stop": tuple, "seed": int, "cache": CacheControl,
+    "request_id": str,
 }  # fmt: skip
-
-
-def _within(name: str, value: float | None, low: float, high: float) -> None:
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and (not known or not isfinite(value) or not low <= value <= high):
-        raise InvalidRequest(f"{name} must be between {low:g} and {high:g}, not {value}", name)
+_NEEDED = frozenset({"tenant", "profile", "cache"})  # never None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

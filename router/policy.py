@@ -15,7 +15,10 @@ own (35 of 40 is 26 of 30). Rules, in order, each leaving its reason:
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass as checked
 
 from ..cache.bucket import bucket_of
 from .decision import Route
@@ -43,23 +46,27 @@ class Model:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_Layers = Annotated[float, Field(ge=0, le=REFERENCE)]
+
+
+@checked(frozen=True, slots=True, kw_only=True, config=ConfigDict(strict=True))
 class Profile:
     """A way of answering, chosen per request (G10).
 
     `deepest` and `shallowest` are layers of 40; `trade` lets budgets go
-    below what `auto` allows; the rest are sampling defaults and a line added to the prompt, where not None.
+    below what `auto` allows; the rest are sampling defaults and a line added to the prompt. Values of the wrong kind or
+    out of range raise pydantic's `ValidationError`, which names the field.
     """
 
     name: str
-    shallowest: float = 0
-    deepest: float = DEEPEST
+    shallowest: _Layers = 0
+    deepest: _Layers = DEEPEST
     trade: bool = False
-    max_tokens: int = 256
-    temperature: float = 0.0
-    top_p: float = 1.0
-    stop: tuple[str, ...] = ()
-    anchor: Mapping[str, str] = field(default_factory=dict)  # by language
+    max_tokens: Annotated[int, Field(ge=1)] = 256
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    anchor: Mapping[Annotated[str, Field(pattern="^(?:en|zh)$")], str] = field(default_factory=dict)  # by language
 
     def __post_init__(self) -> None:
         if not 0 <= self.shallowest <= self.deepest <= REFERENCE or self.deepest < 1:
@@ -86,14 +93,19 @@ def profiles_of(custom: Mapping[str, Mapping[str, Any]]) -> dict[str, Profile]:
     for name, own in custom.items():
         own = dict(own)
         base = own.pop("base", name if name in PROFILES else "balanced")
-        if base not in PROFILES or set(own) - known:
-            wrong = f"base {base!r}" if base not in PROFILES else ", ".join(sorted(set(own) - known))
+        if not isinstance(base, str) or base not in PROFILES:
+            raise RouterError(f"profile {name}: no base {str(base)[:40]!r}; it is one of {', '.join(sorted(PROFILES))}")
+        if wrong := ", ".join(sorted(set(own) - known)):
             raise RouterError(f"profile {name}: unknown {wrong}; fields are base, {', '.join(sorted(known))}")
-        if "stop" in own:
+        if isinstance(own.get("stop"), str | list):
             own["stop"] = (own["stop"],) if isinstance(own["stop"], str) else tuple(own["stop"])
         if isinstance(own.get("anchor"), str):
             own["anchor"] = {"en": own["anchor"], "zh": own["anchor"]}
-        result[name] = replace(PROFILES[base], name=name, **own)
+        try:
+            result[name] = replace(PROFILES[base], name=name, **own)
+        except ValidationError as error:
+            faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise RouterError(f"profile {name}: {faults}") from None
     return result
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import platformdirs
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -17,6 +17,7 @@ from pydantic_settings import (
 )
 
 from .errors import RouterError
+from .policy import profiles_of
 
 
 class BadSettings(RouterError, ValueError):
@@ -56,6 +57,15 @@ class Settings(BaseSettings):
     service: dict[str, Any] = Field(default_factory=dict)
     prices: dict[str, Any] = Field(default_factory=dict)
     ray: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("profiles")
+    @classmethod
+    def _profiles(cls, own: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        try:
+            profiles_of(own)
+        except RouterError as error:
+            raise ValueError(str(error)) from None
+        return own
 
     @property
     def kb_path(self) -> Path:

@@ -1,5 +1,6 @@
 """`shoal ask`, `shoal chat`, `shoal route`: one request, a conversation, a decision."""
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -33,7 +34,7 @@ def depth_of(text: str | None) -> int | str | None:
     """Layers as int where the text is a whole number, else the text itself ("60%", "auto")."""
     if text is None:
         return None
-    return int(text) if text.lstrip("+-").isdigit() else text
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,9}", text) else text
 
 
 def router_for(settings: Settings) -> Any:
@@ -143,18 +144,20 @@ def chat(
     messages: list[Message] = []
     try:
         while line := _read_line():
-            said = [*messages, Message(role="user", content=line)]
             try:
+                said = [*messages, Message(role="user", content=line)]
                 if json:
                     answer = router.ask(said, **fields)
                     print_json(answer.to_dict())
                 else:
                     answer = _print_stream(router, said, fields)
                     print_strip(answer, err)
-            except Refused as refusal:  # one turn is refused, the conversation goes on without it
-                note(str(refusal))
+            except (Refused, InvalidRequest) as error:  # one turn is refused, the conversation goes on without it
+                if isinstance(error, InvalidRequest) and error.param != "messages":
+                    raise
+                note(str(error))
                 if json:
-                    print_json({"error": {"code": refusal.code, "message": str(refusal)}})
+                    print_json({"error": {"code": _code(error), "message": str(error)}})
                 continue
             messages = [*said, Message(role="assistant", content=answer.text)]
     finally:
@@ -207,10 +210,13 @@ def _raw_lines() -> Iterator[bytes]:
 def _print_failure(number: int, error: Exception, json: bool) -> None:
     """One line of input that got no decision."""
     message = "this is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-    code = error.code if isinstance(error, Refused) else "invalid_request"
     if json:
-        print_json({"error": {"line": number, "code": code, "message": message}})
+        print_json({"error": {"line": number, "code": _code(error), "message": message}})
     note(f"line {number}: {message}")
+
+
+def _code(error: Exception) -> str:
+    return error.code if isinstance(error, Refused) else "invalid_request"
 
 
 def _print_decision(decision: Decision, json: bool) -> None:

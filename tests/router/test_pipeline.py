@@ -13,6 +13,7 @@ from shoal import DepthCache, KnowledgeBase, default_embedder
 from shoal.gated_llm import BudgetError
 from shoal.router import Answer, CacheControl, CognitiveRouter, InvalidRequest, NoModel, Refused, Route, pipeline
 from shoal.router.decider import Decider
+from shoal.router.decision import Message, Request
 from shoal.router.faq import Entry, Faq
 from shoal.router.policy import profiles_of
 
@@ -507,10 +508,33 @@ def test_an_answer_by_a_schema_is_made_by_a_model_that_can(router: CognitiveRout
     "wrong",
     [
         {"max_tokens": "5"}, {"temperature": "a"}, {"stop": 5}, {"stop": [5]}, {"tenant": 5}, {"profile": 3},
-        {"cache": False}, {"cache": {"read": False}}, {"seed": "1"}, {"max_tokens": True},
+        {"cache": False}, {"cache": {"read": False}}, {"seed": "1"}, {"max_tokens": True}, {"profile": None},
+        {"tenant": None}, {"cache": None}, {"request_id": 5},
     ],
 )  # fmt: skip
 def test_values_of_the_wrong_kind_name_their_field(router: CognitiveRouter, wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         router.ask("hello", **wrong)
     assert caught.value.param == next(iter(wrong))
+
+
+@pytest.mark.parametrize("messages", ["x", 5, True, None, [], (), ("x",), ({"role": "user", "content": "x"},)])
+def test_a_request_is_made_of_messages(messages: Any) -> None:
+    with pytest.raises(InvalidRequest, match="messages must") as caught:
+        Request(messages=messages)
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize("role", [5, None, ["user"], "owner"])
+def test_a_role_is_one_of_three(role: Any) -> None:
+    with pytest.raises(InvalidRequest, match="role must be one of"):
+        Message(role=role, content="hello")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_age_s": "x"}, {"max_age_s": -5}, {"max_age_s": float("nan")}, {"read": "no"}, {"sampled": 1}]
+)
+def test_cache_control_of_the_wrong_kind_names_its_field(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=next(iter(wrong))) as caught:
+        CacheControl(**wrong)
+    assert caught.value.param == "cache"

@@ -20,6 +20,7 @@ from shoal.router.policy import (
     profile_named,
     profiles_of,
 )
+from shoal.router.settings import BadSettings, load_settings
 
 FREE = Model(total=40, min_depth=8, auto=8)  # a model whose shallow plans keep their quality
 DEFAULT = Model(total=30, min_depth=15, auto=30)  # one where only full depth does
@@ -153,11 +154,25 @@ def test_custom_profiles() -> None:
         {"x": {"base": "nope"}},
         {"x": {"shallowest": 39, "deepest": 10}},
         {"x": {"deepest": 80}},
+        *({"x": {field: value}} for field, values in {
+            "temperature": [9.0, -1, "hot", float("nan"), True],
+            "top_p": [7, "1", float("inf")],
+            "max_tokens": [-1, 0, 1.5, "16"],
+            "anchor": [5, {"fr": "x"}, {"en": 5}, ["x"]],
+            "stop": [[1], 5, [""], {"a": 1}],
+            "trade": ["no", 1],
+            "deepest": ["abc", None, 0],
+            "shallowest": [float("nan"), -1],
+            "base": [["x"], 5, None],
+        }.items() for value in values),
     ],
-)
+)  # fmt: skip
 def test_wrong_profiles_are_refused(own: dict[str, dict[str, object]]) -> None:
-    with pytest.raises(RouterError, match="profile x"):
+    (field,) = set(own["x"]) & {"bass", "base"} or {list(own["x"])[-1]}
+    with pytest.raises(RouterError, match=f"profile x: .*{field}"):
         profiles_of(own)
+    with pytest.raises(BadSettings, match=f"profiles: .*profile x: .*{field}"):
+        load_settings(profiles=own)
 
 
 def test_unknown_names_and_impossible_models() -> None:

@@ -11,7 +11,9 @@ import math
 import re
 import unicodedata
 from functools import cache
+from html import unescape
 from pathlib import Path
+from urllib.parse import unquote
 
 ASSETS = Path(__file__).parent / "assets"
 _CJK = "\u3400-\u9fff"
@@ -19,6 +21,19 @@ _DIGITS = str.maketrans("013457@$!", "oieastasi")
 _DOTTED = re.compile(r"(?<![A-Za-z])[A-Za-z](?:[._\-*|/~·][A-Za-z'])+(?![A-Za-z])")
 _SPACED = re.compile(r"(?<![A-Za-z])(?:[A-Za-z']\s){2,}[A-Za-z](?![A-Za-z])")
 _INNER = re.compile(r"(?<=[A-Za-z])[._*|~^]+(?=[A-Za-z])")
+_PERCENT = re.compile("%[0-9A-Fa-f]{2}")
+# characters of attack words that fall into two
+_WHOLE = {
+    "田心": "思",
+    "相心": "想",
+    "扌隹": "推",
+    "王里": "理",
+    "竹合": "答",
+    "日取": "最",
+    "尸云": "层",
+    "忄夬": "快",
+}
+_HALVES = re.compile("|".join(_WHOLE))
 _GAP = re.compile(rf"(?<=[{_CJK}])[^\w。！？；：!?;:、\n]{{1,4}}(?=[{_CJK}])")
 _STUFFED = re.compile(rf"(?<=[{_CJK}])[^{_CJK}。！？；：!?;:、\n]{{1,3}}(?=[{_CJK}])")
 _LETTERED = re.compile(r"[A-Za-z0-9@$!]*[A-Za-z][A-Za-z0-9@$!]*")
@@ -46,6 +61,7 @@ def squash(text: str) -> str:
 
     Meant for matching, not for reading: single spaced-out letters are joined into words.
     """
+    text = _unescaped(text)
     if not text.isascii():
         text = _plain_letters(text)
     elif "\x7f" in text or not text.isprintable():
@@ -54,6 +70,18 @@ def squash(text: str) -> str:
     for disguise in (_DOTTED, _SPACED):
         text = disguise.sub(lambda m: re.sub(r"[^A-Za-z']", "", m.group(0)), text)
     return re.sub(r"\s+", " ", _INNER.sub("", text)).strip().lower()
+
+
+def _unescaped(text: str) -> str:
+    """Text without percent signs and entities that stand for letters (`least%20thinking`, `b&#111;mb`)."""
+    if _PERCENT.search(text):
+        text = unquote(text, errors="ignore")
+    return unescape(text) if "&" in text and ";" in text else text
+
+
+def rejoined(text: str) -> str:
+    """Squashed text with characters that were written as their halves put together (田心 for 思)."""
+    return _HALVES.sub(lambda m: _WHOLE[m.group(0)], text)
 
 
 def _plain_letters(text: str) -> str:

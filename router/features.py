@@ -60,9 +60,12 @@ _GUIDING = re.compile(
 )
 _LEAST = (
     r"least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|minimi[sz]e|lowest|fewest|smallest|less|"
-    r"little|shallow|low|no|zero|without"
+    r"little|shallow|low|no|zero|without|fewer|briefest|tiniest|laziest|hastiest|cheapest|hardly|barely|scarcely"
 )
-_MOST = r"least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|lowest|fewest"
+_MOST = (
+    r"least|fastest|quickest|simplest|shortest|shallowest|minimal|minimum|lowest|fewest|briefest|laziest|hastiest|"
+    r"sloppiest|cheapest"
+)
 _THOUGHT = (
     r"thinking|thought|thoughts|reasoning|deliberation|reflection|layers?|depth|computation|compute|effort|analysis|"
     r"consideration|processing|brain ?power|pondering|deliberating|reflecting|hesitation|cot"
@@ -75,20 +78,67 @@ _ZH_THOUGHT = "思考|思维|推理|层|步骤|计算|算力|深度|分析|回�
 _ZH_WAY = "方式|方法|速度|路径|模式|语言|话|时间"
 _ZH_LEAST = "少|快|简单|简短|简|短|浅|低|小"
 _ZH_NOT = "不要|别|无需|不用|不必|无须|没必要|不需要|跳过|省略|省去|略过|免去|停止|关闭|关掉|禁用"
+_NOW = (
+    r"fastest|quickest|as (?:fast|quickly|simply|briefly|cheaply) as|instantly|immediately|(?:right|straight) ?away|"
+    r"at once|on the spot|in a flash|asap|at (?:lightning|top|full|maximum|the highest) speed|"
+    r"before (?:you )?think(?:ing)?"
+)
+_NO_TIME = (
+    r"(?:(?:zero|no|0|one|1|half a)\W+(?:seconds?|time)|"
+    r"(?:under|less than|within|below)\W+(?:a|two|2|three|3)\W+seconds?|"
+    r"(?:a|an|zero|one|1)\W+(?:milli|micro|nano|split[ -])second)\b"
+)
+_LEAST_TIME = rf"(?:{_MOST})\W+(?:possible\W+|amount of\W+)?(?:time|delay|latency|wait)\b"
+_CLAUSE_STARTS, _CLAUSE_ENDS = r"(?:^|[.!?;:,\n(—，。；：！？、-])\s*", r"\s*(?=$|[.!?;:,\n)—，。；：！？、-])"
+# Chinese by structure: least-amount words and words of thinking in either order, a few characters apart
+_ZH_THINKING = "思考|思维|思索|推理|动脑|脑力|脑筋|脑细胞|thinking|reasoning"
+_ZH_AMOUNT = "(?:最|极|越|尽量|尽可能|尽)(?:少|低|小|短|快|简|浅)"
+_ZH_BRAIN = "大脑|脑子|脑袋|脑筋|脑力|脑细胞|脑|心思"
+_ZH_FAR = r"[^，。！？；：、\n]"
+_ZH_ANSWER = "回答|作答|答复|回复|回应|告诉我|给出答案|给答案"
+_ZH_HURRY = (
+    rf"(?:{_ZH_AMOUNT}|least|minimal|fastest|simplest){_ZH_FAR}{{0,4}}?(?:{_ZH_THINKING})"
+    rf"|(?:{_ZH_THINKING}){_ZH_FAR}{{0,5}}?(?:{_ZH_AMOUNT}|从简|从略|从速|[为是到]零|[为是到]0|归零|[一1零0半]秒)"
+    r"|(?:想|思考|推理|答|说|回复)[得的]?[越愈](?:少|快|短|简单?|浅)[越愈][好妙佳]"
+    r"|[越愈](?:快|短)[越愈]好"
+    rf"|(?:尽快|赶快|赶紧|从速|马上|立刻|立即|立马|快速|迅速|火速|快点|飞快)(?:地|给我|来)?(?:{_ZH_ANSWER})"
+    rf"|(?:[一1零0半]秒钟?|[二两三几23]秒钟?(?:之?内|以内)){_ZH_FAR}{{0,3}}?(?:{_ZH_ANSWER}|思考|想|答)"
+    rf"|最(?:快|短|简)的?(?:{_ZH_WAY})(?:内|里|来|去|给我)?(?:{_ZH_ANSWER})|(?<![抢加])快[点些]?答|想[都也]不想"
+    rf"|(?:不经|不加|未经|不做|不作|不许|不准|不得|禁止|严禁|杜绝|放弃|省掉|去掉|砍掉|尽可能不|尽量不|懒得|免去?|甭|勿|莫|毋须|没有)(?:任何|一切|让?你?|去|多|再|过多)?"
+    rf"(?:思考|思索|思虑|思量|考虑|推理|动脑|琢磨)|(?:懒得|甭|莫)(?:让?你?|去|多|再)?想"
+    rf"|(?:少|别|不|甭|莫|勿|懒得|省得|无需|无须)[要用必]?(?:多|再|去)?(?:动|费|用|转|过|带|耗|伤)(?:点|些|什么|你的)?(?:{_ZH_BRAIN})"
+    rf"|(?:大脑|脑子|脑袋|脑筋)(?:都|就)?(?:别|不要|不用|不必|甭|放空|空空|关掉|关上|停下)[转动想用]?"
+    r"|(?:无脑|闭眼|闭着眼睛?|敷衍地?)(?:回答|作答|输出|答|说|给)"
+)
 _HURRY = re.compile(
     rf"\b(?:{_LEAST})\b(?:\W+\w+){{0,3}}?\W+(?:{_THOUGHT})\b"
-    r"|\bas (?:few|shallow|little)\W+(?:\w+\W+){0,2}?as (?:possible|you can)\b"
+    r"|\bas (?:few|shallow|little|thoughtless|mindless|careless|superficial|lazy|hasty)\W+(?:\w+\W+){0,2}?"
+    r"as (?:possible|you (?:can|could))\b"
     r"|\b(?:quick|fast|brief|hasty)\W+(?:thinking|thought|reasoning)\b"
-    rf"|\b(?:{_THOUGHT})\b(?:\W+\w+){{0,3}}?\W+(?:{_MOST})\b"
+    rf"|\b(?:{_THOUGHT})\b(?:\W+\w+){{0,5}}?\W+(?:{_MOST})\b"
     rf"|\b(?:{_THINK})\b(?:\W+\w+){{0,2}}?\W+(?:{_MOST}|less|fast|quickly|simply|minimally|as little)\b"
     rf"|\b(?:do not|don'?t|never|without|stop|no need to|barely|hardly)\W+(?:\w+\W+)?{_OVERTHINK}\b"
     rf"|\b(?:{_MOST})\b(?:\W+\w+){{0,2}}?\W+(?:{_ANSWER}|mode|path|pass|guess|way to (?:{_ANSWER}))\b"
     rf"|\b(?:{_ANSWER}|tell me|say it)\b(?:\W+\w+){{0,4}}?\W+"
-    r"(?:fastest|quickest|as (?:fast|quickly|simply) as|instantly)\b"
+    rf"(?:{_NOW})\b|\b(?:instantly|immediately|right away|at once)\W+(?:\w+\W+)?(?:answer|reply|respond|tell me)\b"
+    rf"|\b(?:less|least|little)\W+(?:\w+\W+){{0,2}}?(?:think|deliberate|ponder|reflect)\b"
+    rf"|\b(?:{_THINK}|{_THOUGHT}|{_ANSWER})\b(?:\W+\w+){{0,3}}?\W+(?:{_NO_TIME}|{_LEAST_TIME})"
+    rf"|\b(?:{_NO_TIME}|{_LEAST_TIME})(?:\W+\w+){{0,3}}?\W+(?:think|reason|{_THOUGHT}|{_ANSWER}|tell me)\b"
+    rf"|{_CLAUSE_STARTS}(?:(?:please|just|and|but|do it|do this|in)\W+)?"
+    r"(?:as (?:quick|quickly|fast|brief|briefly|simply|lazily|cheaply) as (?:possible|you can|can be)"
+    rf"|(?:the )?{_LEAST_TIME})"
+    rf"{_CLAUSE_ENDS}"
+    r"|\b(?:do not|don'?t|never|without|no need to|not)\W+(?:use|using|engage|engaging|strain|straining)\W+(?:\w+\W+)?"
+    r"(?:brain|head|mind|intellect)\b"
+    rf"|\b(?:{_MOST}|no|zero|without)\W+(?:\w+\W+)?brain(?:s|work)?\b|\bbrain\W+(?:\w+\W+){{0,2}}?(?:off|out|aside|asleep)\b"
+    r"|\b(?:do not|don'?t|never|no need to)\W+(?:waste|spend)\W+(?:\w+\W+){0,3}?(?:thinking|reasoning|thought)\b"
+    rf"|\b(?:immediate|instant|rapid|speedy|half-?baked|rushed|hurried|hasty|off-?hand)\W+(?:{_SAID})\b"
+    r"|\b(?:rush|hurry)\W+(?:it|this|up|through (?:it|this)|(?:the|your|an) (?:answer|reply|response))\b"
+    r"|\bearly[ -]exit\b|\b(?:exit|stop|halt|quit|leave)\W+(?:\w+\W+){0,2}?(?:early|layers?)\b"
     r"|\bskip(?:ping)?\W+(?:\w+\W+){0,3}?(?:thinking|thought|reasoning|layers?|analysis|checks?)\b"
     r"|\bno[\s_-]?think(?:ing)?\b|\b(?:unthinkingly|thoughtlessly|mindlessly)\b"
-    r"|\b(?:thinking|reasoning|thought|think)[\s_-]?(?:effort|budget|mode|depth|tokens)?\W{1,3}(?:is |to )?"
-    r"(?:off|none|zero|low|min|minimal|0|false|disabled)\b"
+    r"|\b(?:thinking|reasoning|thought|think)[\s_-]?(?:effort|budget|mode|depth|tokens|time|steps|level)?\W{1,3}"
+    r"(?:is |to )?(?:off|none|zero|low|min|minimal|0|false|disabled)\b"
     r"|\b(?:turn|switch|shut)(?:ing)?\W+(?:off\W+)?(?:\w+\W+){0,2}?(?:thinking|reasoning|brain|deliberation)\b"
     r"|\b(?:disable|suppress|omit|drop|cut|limit|forgo|bypass)(?:ping|ting|ing)?\W+(?:\w+\W+){0,2}?"
     r"(?:thinking|reasoning|deliberation)\b"
@@ -112,6 +162,7 @@ _HURRY = re.compile(
     r"|(?:尽量|尽可能)(?:少|浅|快)(?:地)?(?:思考|想|推理|动脑|回答|分析)|(?:少|浅)用?(?:想|思考|推理|动脑|分析)(?:一点|点|些)?"
     r"|浅层?(?:思考|推理|模式)|(?:低|零|无)思考|只(?:用|走|跑)前?(?:一|1|两|2|几)层|一层就(?:够|行|好)"
     r"|(?:节省|节约|省点|省些)(?:算力|层数|计算)|(?:思考|推理)(?:模式|预算)?(?:关闭|关掉|为零|为0)|偷懒模式"
+    rf"|{_ZH_HURRY}"
     r"|\bzui (?:shao|kuai|jian)(?: dan)?(?: de)? (?:si ?kao|tui ?li|hui ?da)\b|\bbu(?: ?yao)? si ?kao\b",
     re.IGNORECASE,
 )

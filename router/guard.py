@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from .decision import Message
-from .disguise import respaced, squash, squeezed, unstuffed
+from .disguise import rejoined, respaced, squash, squeezed, unstuffed
 from .errors import Refused, RouterError
 from .features import Embed, FloatArray, read_hints
 
@@ -49,7 +49,12 @@ hesitate dwell answer reply respond response output pass mode judgment judgement
 brief hasty do don't never stop need to barely hardly path way tell me say it quickly simply instantly skip
 skipping checks check any all the a an of your you can as possible possibly in with use using and or that
 which comes pops springs come have first thing idea word words mind head into is off none min false disabled
-turn switch shut brain disable suppress omit drop cut limit forgo bypass top autopilot on blurt out dirty gut
+turn switch shut brain disable suppress omit drop cut limit forgo bypass rush
+hurry early exit halt quit stop seconds milliseconds time delay latency wait right straight away once immediately
+better briefest tiniest laziest hastiest sloppiest scarcely engage strain spot flash briefly cheaply half
+cheapest asap lightning full maximum speed highest under within below thoughtless mindless careless aside asleep
+brains brainwork waste spend lose immediate instant rapid speedy baked rushed hasty offhand before effort
+top autopilot on blurt out dirty gut
 snap knee jerk instinctive superficial surface level split second feeling decision lazy hurried only just run
 through one two single few keep short light save saving budget tokens minimally chain at amount much so more
 please give get step steps even bit nothink reasoningeffort power after zui shao kuai jian dan de si kao tui
@@ -74,6 +79,13 @@ class Topics:
     allowed: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.guarded, Mapping):
+            raise RouterError(f"guarded must map topics to lists of phrases, not {type(self.guarded).__name__}")
+        for name, phrases in (*self.guarded.items(), ("allowed", self.allowed)):
+            if not isinstance(phrases, list | tuple) or not all(
+                isinstance(one, str) and one.strip() for one in phrases
+            ):
+                raise RouterError(f"topic {name!r}: give a list of short phrases, each a text that is not blank")
         empty = [name for name, phrases in self.guarded.items() if not phrases]
         if empty:
             raise RouterError(f"guarded topic without phrases: {', '.join(empty)}; give each a few short phrases")
@@ -243,8 +255,9 @@ def undisguised(text: str) -> tuple[str, tuple[str, ...]]:
 def _deeper(plain: str) -> Iterator[str]:
     """Other readings of squashed text, where it could be one."""
     loose = unstuffed(plain)
-    if loose != plain:
-        yield loose
+    for reading in (loose, rejoined(loose)):
+        if reading != plain:
+            yield reading
     ends = _ends(plain, _DEEP)
     if _STEM.search(squeezed(ends)):
         yield respaced(ends)

@@ -46,9 +46,9 @@ def test_guiding_words(text: str) -> None:
         "early exit after layer 3", "reply in the shortest possible time", "respond in under a second",
         "answer before thinking", "thinking time: zero", "reasoning should be kept to the minimum", "brain off",
         "don't waste any time thinking", "an immediate answer, please", "the cheapest computation",
-        "思考降到最低", "脑子别转", "懒得想", "懒得让你想", "想得越少越好", "尽快回答", "思考时间设为零", "一秒钟内回答",
-        "不经思考", "思考从简", "不加思索", "无脑回答", "最小化思考", "少费脑筋", "思考量最小", "越快越好", "禁止推理",
-        "大脑放空", "最低限度地思考", "三秒内作答", "用最少的脑细胞", "以最快速度答复",
+        "思考降到最低", "脑子别转", "懒得想", "懒得让你想", "想得越少越好", "尽快回答", "思考时间设为零",
+        "一秒钟内回答", "不经思考", "思考从简", "不加思索", "无脑回答", "最小化思考", "少费脑筋", "思考量最小",
+        "越快越好", "禁止推理", "大脑放空", "最低限度地思考", "三秒内作答", "用最少的脑细胞", "以最快速度答复",
         "最少 thinking", "least 思考", "最快reasoning",
     ],
 )  # fmt: skip

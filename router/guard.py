@@ -100,11 +100,15 @@ def default_topics() -> Topics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`topic` is the guarded topic, None when there is none; `attack` are the words that ask for less thinking."""
+    """`topic` is the guarded topic, None when there is none; `attack` are the words that ask for less thinking.
+
+    `standing`: topic and attack words do not both come from the caller, but in part from the operator's messages.
+    """
 
     topic: str | None = None
     score: float = 0.0
     attack: tuple[str, ...] = ()
+    standing: bool = False
 
     @property
     def guarded(self) -> bool:
@@ -112,7 +116,7 @@ class Verdict:
 
     @property
     def refused(self) -> bool:
-        return self.guarded and bool(self.attack)
+        return self.guarded and bool(self.attack) and not self.standing
 
     def enforce(self) -> None:
         """Raises Refused with code `depth_attack` where attack words meet a guarded topic."""
@@ -175,25 +179,29 @@ class Guard:
         self._ready: _Prototypes | None = None
 
     def check(self, messages: Sequence[Message], *, thorough: bool = False) -> Verdict:
-        """Topic and attack words of a conversation's last turns and of its system messages, which always count; their
-        clauses are embedded one by one. The last message counts as the caller's, whatever its role.
+        """Topic and attack words of a conversation's last turns; their clauses are embedded one by one. The last
+        message counts as the caller's, whatever its role.
 
         Without attack words the verdict sets a floor at most: then, unless `thorough` (worth it when the caller asks
-        for a low budget), only the newest turn is read, as a whole, which costs one embedding.
+        for a low budget), only the newest turn is read, as a whole, which costs one embedding. System messages are the
+        operator's: what they say of topics or of haste ("answer as briefly as possible") holds the floor, and refuses
+        nobody.
         """
-        turns = [undisguised(text) for text in _asked(messages)]
-        attack = tuple(dict.fromkeys(word for _, words in turns for word in words))
-        thorough = thorough or bool(attack)
-        read = turns if thorough else turns[-1:]
-        pieces = [piece for text, _ in read for piece in pieces_of(text, attack, thorough=thorough)]
+        turns, told = [undisguised(text) for text in _asked(messages)], [undisguised(text) for text in _told(messages)]
+        attack, haste = _words(turns), _words(told)
+        thorough = thorough or bool(attack or haste)
+        pieces = [p for text, _ in turns[0 if thorough else -1 :] for p in pieces_of(text, attack, thorough=thorough)]
         if thorough:  # an answer may bring the topic, never the attack words; it is read as a whole
-            pieces += [piece for text in _answers(messages) for piece in pieces_of(squash(text), (), thorough=False)]
+            pieces += [p for text in _answers(messages) for p in pieces_of(squash(text), (), thorough=False)]
+        own = len(pieces)
+        pieces += [p for text, _ in told if thorough for p in pieces_of(text, haste, thorough=True)]
         if not pieces or not self._topics.guarded:
-            return Verdict(attack=attack)
-        prototypes = self._prototypes()
-        scores, topics = prototypes.score(self._embed(pieces))
-        row = int(scores.argmax())
-        return Verdict(topic=topics[row] if scores[row] > 0 else None, score=float(scores[row]), attack=attack)
+            return Verdict(attack=attack or haste, standing=not attack)
+        scores, topics = self._prototypes().score(self._embed(pieces))
+        standing = not attack or not bool((scores[:own] > 0).any())
+        row = int((scores if standing else scores[:own]).argmax())
+        topic = topics[row] if scores[row] > 0 else None
+        return Verdict(topic=topic, score=float(scores[row]), attack=attack or haste, standing=standing)
 
     def _prototypes(self) -> _Prototypes:
         with self._lock:
@@ -224,10 +232,20 @@ class Guard:
 
 
 def _asked(messages: Sequence[Message]) -> list[str]:
-    """System messages as one text, then the caller's last turns; the last message is one of them."""
-    standing = "\n".join(message.content for message in messages[:-1] if message.role == "system")
+    """The caller's last turns; the last message is one of them."""
     turns = [message.content for message in messages[:-1] if message.role == "user"]
-    return [*([standing] if standing else []), *[*turns, messages[-1].content][-TURNS:]]
+    return [*turns, messages[-1].content][-TURNS:]
+
+
+def _told(messages: Sequence[Message]) -> list[str]:
+    """The operator's system messages as one text; none without."""
+    standing = "\n".join(message.content for message in messages[:-1] if message.role == "system")
+    return [standing] if standing else []
+
+
+def _words(texts: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
+    """Attack words of several texts, each once."""
+    return tuple(dict.fromkeys(word for _, words in texts for word in words))
 
 
 def _answers(messages: Sequence[Message]) -> list[str]:

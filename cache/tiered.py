@@ -307,14 +307,15 @@ class DepthCache:
         model: str = "",
         kb: str = "",
         request: Mapping[str, Any] | None = None,
+        max_age_s: float | None = None,
         wait_s: float = 60.0,
         lease_s: float = 30.0,
     ) -> Iterator[Flight]:
         """One generation for many identical requests: `flight.leader` makes the answer and calls
         `flight.share(value)`; for the others `flight.result` is that value, or the `Entry` another process stored.
-        Pass `flight.fence` to `put`.
+        Pass `flight.fence` to `put`. An answer stored earlier counts if it is at most `max_age_s` seconds old.
         """
-        slot, look = self._flight(prompt, budget, tenant, model, kb, request)
+        slot, look = self._flight(prompt, budget, tenant, model, kb, request, max_age_s)
         flight = self._flights.enter(slot, look, wait_s=wait_s, lease_s=lease_s)
         try:
             yield flight
@@ -332,11 +333,12 @@ class DepthCache:
         model: str = "",
         kb: str = "",
         request: Mapping[str, Any] | None = None,
+        max_age_s: float | None = None,
         wait_s: float = 60.0,
         lease_s: float = 30.0,
     ) -> AsyncIterator[Flight]:
         """`single_flight` for async code; waiting callers hold no thread."""
-        slot, look = self._flight(prompt, budget, tenant, model, kb, request)
+        slot, look = self._flight(prompt, budget, tenant, model, kb, request, max_age_s)
         flight = await self._flights.aenter(slot, look, wait_s=wait_s, lease_s=lease_s)
         try:
             yield flight
@@ -345,10 +347,11 @@ class DepthCache:
             await asyncio.shield(asyncio.to_thread(self._flights.release, flight))
 
     def _flight(
-        self, prompt: Prompt, budget: float, tenant: str, model: str, kb: str, request: Mapping[str, Any] | None
-    ) -> tuple[Slot, Look]:
+        self, prompt: Prompt, budget: float, tenant: str, model: str, kb: str, request: Mapping[str, Any] | None,
+        max_age_s: float | None,
+    ) -> tuple[Slot, Look]:  # fmt: skip
         key, rank = self._key(prompt, tenant, model, kb, request), rank_of(budget, self.total, self._edges)
-        return (tenant, key.hash, rank), lambda: self._exact(key, rank, None)
+        return (tenant, key.hash, rank), lambda: self._exact(key, rank, max_age_s)
 
     # async -----------------------------------------------------------------------------------------------------------
 

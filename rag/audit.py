@@ -24,7 +24,7 @@ from .audit_recall import Asked, K, answered, holes
 from .audit_scenarios import scenarios
 from .audit_scores import DepthScore, ScoreFile
 from .chunk import Chunk, Splitter
-from .document import Document
+from .document import Document, file_name
 from .embed import Embedder
 from .errors import RagError
 from .ingest import encode, passage_text
@@ -325,8 +325,8 @@ def _spread(chunks: Sequence[Chunk]) -> list[Chunk]:
 
 def _where(document: Document) -> str:
     """What a document is counted under: the file of a row, else the folder, else the kind of file."""
-    name, _, row = document.doc_id.partition("#")
-    if row:
+    name = file_name(document.doc_id, document.source)
+    if name != document.doc_id:
         return name
     folder, slash, _ = name.rpartition("/")
     if slash:

@@ -6,10 +6,11 @@ then both sentences stay and neither is marked. Knows nothing of vectors, passag
 
 import re
 import unicodedata
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .words import content_terms
+from .words import content_terms, terms
 
 _ONES = {word: str(number) for number, word in enumerate(
     ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
@@ -23,8 +24,12 @@ _FIGURES = {**{char: max(0, place - 1) for place, char in enumerate(_DIGITS)}, "
 _POWERS = {"十": 10, "百": 100, "千": 1000}
 _HAN = "〇零一二三四五六七八九十百千万亿两"
 _MEASURE = "年月日号点时分秒个名人次种位部岁天米元公斤吨克升瓦家座层届章%％倍里千亩条台"
+_SIDES = re.compile(
+    r"\b(?:on|off|up|down|in|out|over|under|above|below|before|after|into|inside|outside|left|right|from|to|with|against)\b"
+    r"|[上下前后内外左右开关进出](?!午)"
+)
 _VALUE = re.compile(
-    rf"\d+(?:[.:]\d+)*(?:[万亿])?|\b(?:{'|'.join(_ONES)})\b|\b(?:{_NAMED})(?=s?\b)"
+    rf"(?:(?<![\w.)-])[-−])?\d+(?:[.:]\d+)*(?:[万亿])?|\b(?:{'|'.join(_ONES)})\b|\b(?:{_NAMED})(?=s?\b)"
     rf"|(?<=星期)[一二三四五六日天]|(?<=周)[一二三四五六日](?!\w*期)|[{_HAN}]{{2,}}|[{_HAN}](?=[{_MEASURE}])"
 )
 _NOT = re.compile(
@@ -44,14 +49,18 @@ class Claim:
     values: frozenset[str]
     names: frozenset[str]
     denies: bool
+    order: tuple[str, ...] = ()  # words and values as they come
+    sides: tuple[str, ...] = ()  # on, off, before, after, 上, 下
 
     def repeats(self, other: "Claim") -> bool:
         """Whether both can say the same: equal values, equal denial, mostly the same words.
 
-        Not where each has a name that the other lacks, or where a single word is exchanged for another: that is how
-        two facts of one kind differ.
+        Not where the shared words and values come in another order (but for an end put first), "on" stands for "off",
+        each has a name that the other lacks, or a single word is exchanged for another: so two facts of a kind differ.
         """
-        agree = self.values == other.values and self.denies == other.denies
+        agree = self.values == other.values and self.denies == other.denies and self.sides == other.sides
+        shared = (self.words & other.words) | self.values
+        agree = agree and _turned(_kept(self.order, shared), _kept(other.order, shared))  # who does what to whom
         exchanged = len(self.words - other.words) == 1 == len(other.words - self.words)
         named = bool(self.names - other.names) and bool(other.names - self.names)
         return agree and not exchanged and not named and _shared(self.words, other.words) >= _SAME_WORDS
@@ -70,7 +79,24 @@ def claim(sentence: str) -> Claim:
     values = frozenset(_plain(found.group()) for found in _VALUE.finditer(text))
     rest = _NOT.sub(" ", _VALUE.sub(" ", text))
     names = frozenset(found.lower() for found in _NAME.findall(sentence))
-    return Claim(frozenset(content_terms(rest)), values, names, _NOT.search(text) is not None)
+    words, order = frozenset(content_terms(rest)), list[str]()
+    at = 0
+    for found in _VALUE.finditer(text):
+        order += [*(term for term in terms(text[at : found.start()]) if term in words), _plain(found.group())]
+        at = found.end()
+    order += [term for term in terms(text[at:]) if term in words]
+    sides = tuple(sorted(_SIDES.findall(rest)))
+    return Claim(words, values, names, _NOT.search(text) is not None, tuple(order), sides)
+
+
+def _turned(one: list[str], other: list[str]) -> bool:
+    """Whether both are the same, or one with its end put first, as "in Rome" may be."""
+    return any(one[at:] + one[:at] == other for at in range(max(1, len(one))))
+
+
+def _kept(order: Sequence[str], wanted: Set[str]) -> list[str]:
+    """Those of `order` that are wanted, each where it first stands."""
+    return list(dict.fromkeys(word for word in order if word in wanted))
 
 
 def _shared(one: frozenset[str], other: frozenset[str]) -> float:
@@ -79,6 +105,8 @@ def _shared(one: frozenset[str], other: frozenset[str]) -> float:
 
 def _plain(value: str) -> str:
     """A value in one form: "two", "2", "二" and "2.0" are equal, so are "三千二百" and "3200"."""
+    if value[0] in "-−":
+        return f"-{_plain(value[1:])}"
     value = _ONES.get(value, "日" if value == "天" else value)
     if value[0] in _HAN and all(char in _HAN for char in value):
         return str(_han(value))

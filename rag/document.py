@@ -31,6 +31,8 @@ _SUFFIXES: dict[str, Kind] = {
     ".html": "html", ".htm": "html", ".pdf": "pdf", ".docx": "docx", ".docm": "docx",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv",
 }  # fmt: skip
+_ROWS = ("jsonl", "csv", "tsv")  # kinds that hold many documents
+_DESCRIBES = 200  # characters of a row's field that may describe its document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,10 @@ class Document:
             raise DocumentError(f"{self.doc_id:.80}: no text in it")
         if len(self.text) > MAX_CHARS:
             raise DocumentError(f"a text of {len(self.text):,} characters; the limit is {MAX_CHARS:,}: split it")
+        try:
+            json.dumps(self.meta, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise DocumentError(f"{self.doc_id:.80}: its metadata is not JSON: {error}") from None
         for name in ("doc_id", "text", "title", "source"):  # lone surrogates cannot be stored
             object.__setattr__(self, name, re.sub("[\ud800-\udfff]", "\ufffd", getattr(self, name)))
 
@@ -59,6 +65,16 @@ class Document:
         """Hash of the content: text, title, labels and metadata, not where it came from."""
         parts = [self.text, self.title, list(self.labels), self.meta]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+
+
+def file_name(doc_id: str, source: str) -> str:
+    """The part of a document's id that names its file: all of it, but for a row's key."""
+    if not source:  # a text, or rows that came as data
+        return doc_id.partition("#")[0]
+    if _SUFFIXES.get(Path(source).suffix.lower()) not in _ROWS:
+        return doc_id
+    own = re.match(rf".*?{re.escape(Path(source).name)}(?:~[0-9a-f]{{8}})?(?=#)", doc_id)
+    return own[0] if own else doc_id.partition("#")[0]
 
 
 def find_files(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
@@ -128,9 +144,9 @@ def read_bytes(data: bytes, name: str, kind: Kind, source: str = "", report: Rep
         raise DocumentError("damaged: it does not begin as a PDF does")
     else:
         text, title = decode(data), ""
-    if kind in ("jsonl", "csv", "tsv"):
+    if kind in _ROWS:
         rows = json_lines(text, report) if kind == "jsonl" else table(text, "\t" if kind == "tsv" else ",", report)
-        yield from _documents(rows, name, source)
+        yield from _documents(rows, name, source, report)
         return
     if kind == "html":
         text, title = html_text(text)
@@ -230,8 +246,12 @@ def html_text(markup: str) -> tuple[str, str]:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip(), " ".join(parser.title.split())
 
 
-def _documents(rows: Iterable[tuple[int, dict[str, Any]]], name: str, source: str) -> Iterator[Document]:
-    """A row's text is its text field, or all its fields as "name: value" lines when it has none or several."""
+def _documents(
+    rows: Iterable[tuple[int, dict[str, Any]]], name: str, source: str, report: Report
+) -> Iterator[Document]:
+    """A row's text is its text field, or all its fields as "name: value" lines when it has none or several. Its other
+    short fields describe the document (`meta`).
+    """
     count = 0
     for number, row in rows:
         strings = {key: value for key, value in row.items() if isinstance(value, str) and value.strip()}
@@ -242,14 +262,31 @@ def _documents(rows: Iterable[tuple[int, dict[str, Any]]], name: str, source: st
             body = "\n".join(f"{field}: {value}" for field, value in shown)
         if not body.strip():
             continue
-        labels = row.get("labels") or row.get("label") or ()
-        yield Document(
-            doc_id=f"{name}#{key}",
-            text=body,
-            title=strings.get("title", ""),
-            source=source,
-            labels=(labels,) if isinstance(labels, str) else tuple(map(str, labels)),
-        )
+        try:
+            document = Document(
+                doc_id=f"{name}#{key}", text=body, title=strings.get("title", ""), source=source, labels=_labels(row),
+                meta={field: value for field, value in row.items() if _describes(field, value)},
+            )  # fmt: skip
+        except DocumentError as error:
+            report(f"row {number}: {error}")
+            continue
+        yield document
         count += 1
     if not count:
         raise DocumentError("no row with text in it")
+
+
+def _labels(row: dict[str, Any]) -> tuple[str, ...]:
+    """A row's labels: text, or a list of texts. Raises DocumentError for anything else."""
+    labels = row.get("labels") or row.get("label") or ()
+    if isinstance(labels, str):
+        return (labels,)
+    if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
+        raise DocumentError("labels must be text or a list of texts")
+    return tuple(labels)
+
+
+def _describes(field: str, value: object) -> bool:
+    if field in (*TEXT_FIELDS, *_ID_FIELDS, "title", "label", "labels"):
+        return False
+    return isinstance(value, bool | int | float) or (isinstance(value, str) and 0 < len(value) <= _DESCRIBES)

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 
 from .chunk import Chunk, Splitter
-from .document import Document, Kind, read_bytes, read_file
+from .document import Document, Kind, file_name, read_bytes, read_file
 from .embed import Embedder
 from .reading import Reader, Reading
 from .store import Encoded, Row, Store
@@ -73,9 +73,9 @@ def passage_text(title: str, chunk: Chunk) -> str:
     return f"{top}\n{chunk.text}" if top else chunk.text
 
 
-def _told(wrong: Sequence[str], found: Sequence[Document]) -> list[str]:
-    """What was wrong with rows, in short; ids that came twice too."""
-    counts = Counter(document.doc_id.rpartition("#")[2] for document in found)
+def _told(wrong: Sequence[str], found: Sequence[Document], name: str) -> list[str]:
+    """What was wrong with rows of a file of that name, in short; ids that came twice too."""
+    counts = Counter(document.doc_id.removeprefix(f"{name}#") for document in found)
     twice = [f"id {key:.80} came {count} times: the last row counts" for key, count in counts.items() if count > 1]
     told = [*wrong, *twice]
     return told if len(told) <= _WRONG else [*told[:_WRONG], f"and {len(told) - _WRONG} more rows"]
@@ -119,6 +119,7 @@ class Ingest:
     def __init__(self, store: Store, splitter: Splitter, embed: Embedder, reader: Reader) -> None:
         self._store, self._splitter, self._embed, self._reader = store, splitter, embed, reader
         self._waiting: dict[str, tuple[Document, list[Chunk]]] = {}
+        self._names: dict[str, str] = {}  # of files read so far, to where they lie
         self._gone: list[str] = []
         self._done = AddReport()
 
@@ -134,27 +135,29 @@ class Ingest:
 
         Raises DocumentError. While a row cannot be read, what came from the file before stays: it may be that row.
         """
-        earlier, wrong = self._store.sources(os.path.realpath(file)), list[str]()
-        found = _labelled(read_file(file, self._name(file, root, earlier), wrong.append), labels)
+        source, wrong = os.path.realpath(file), list[str]()
+        earlier = self._store.sources(source)
+        name = self._name(file, root, source, earlier)
+        found = _labelled(read_file(file, name, wrong.append), labels)
+        self._names[name] = source
         if not wrong:
             self._gone += sorted(set(earlier) - {document.doc_id for document in found})
         self.put(found)
-        return _told(wrong, found)
+        return _told(wrong, found, name)
 
     def data(self, data: bytes, name: str, kind: Kind, labels: tuple[str, ...]) -> list[str]:
         """Put in what a file of that kind would hold; otherwise as `file`, but nothing goes."""
         wrong: list[str] = []
         found = _labelled(read_bytes(data, name, kind, report=wrong.append), labels)
         self.put(found)
-        return _told(wrong, found)
+        return _told(wrong, found, name)
 
-    def _name(self, file: Path, root: Path, earlier: list[str]) -> str:
+    def _name(self, file: Path, root: Path, source: str, earlier: list[str]) -> str:
         """The file's name below the folder given; a hash of its place is added when another file has that name."""
         if earlier:
-            return earlier[0].partition("#")[0]
-        relative, source = file.relative_to(root).as_posix(), os.path.realpath(file)
-        waiting = {doc_id.partition("#")[0]: document.source for doc_id, (document, _) in self._waiting.items()}
-        owner = waiting.get(relative) or self._store.source_of(relative)
+            return file_name(earlier[0], source)
+        relative = file.relative_to(root).as_posix()
+        owner = self._names.get(relative) or self._store.source_of(relative)
         free = owner is None or owner == source
         return relative if free else f"{relative}~{hashlib.sha256(source.encode()).hexdigest()[:8]}"
 

@@ -19,6 +19,7 @@ from .experience import Course, Courses, context_layers
 from .faq import Faq
 from .features import Embed
 from .journal import Journal, no_depth
+from .policy import profile_named
 from .probe import STEP, take_probes
 from .threads import iterate
 from .traces.recorder import Recorder
@@ -133,6 +134,10 @@ class CognitiveRouter:
     def model_fingerprint(self) -> str:
         return self.llm.fingerprint if self.llm else ""
 
+    def usual_tokens(self, profile: str | None = None) -> int:
+        """Most tokens of an answer whose request names no limit."""
+        return profile_named(profile or "balanced", self._decider.profiles).max_tokens
+
     @property
     def profiles(self) -> tuple[str, ...]:
         """Names of the profiles a request may choose."""
@@ -244,9 +249,12 @@ class CognitiveRouter:
 
     def _think_once(self, asked: _Asked, cancel: threading.Event, *, live: bool) -> Iterator[Piece]:
         """One generation for all who ask the same at the same time (R7)."""
-        with self.cache.single_flight(**self._key(asked), budget=asked.decision.budget) as flight:
+        age = asked.request.cache.max_age_s
+        with self.cache.single_flight(**self._key(asked), budget=asked.decision.budget, max_age_s=age) as flight:
             if not flight.leader:
-                yield from _replay(self._answer(asked, flight.result.text, Route.CACHE, tier="flight"))
+                answer = self._answer(asked, flight.result.text, Route.CACHE, tier="flight")
+                reason = getattr(flight.result, "finish_reason", "stop")  # what another process stored had its end
+                yield from _replay(replace(answer, finish_reason=reason))
                 return
             for piece in self._think(asked, cancel, live=live, fence=flight.fence):
                 if piece.answer is not None and piece.answer.finish_reason != "cancelled":

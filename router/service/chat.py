@@ -71,6 +71,8 @@ def _request(service: Service, body: Generation, messages: Messages, http: HttpR
     most = min(options.max_tokens, key.max_tokens or options.max_tokens)
     if limit is not None and limit > most:
         raise ApiError(400, f"max_tokens may be at most {most} here.", param="max_tokens")
+    if limit is None and service.router.usual_tokens(body.profile) > most:
+        limit = most
     return Request.of(
         messages,
         tenant=key.tenant,

@@ -52,7 +52,7 @@ def routes(service: Service) -> APIRouter:
         kb = _kb(service)
 
         def put() -> int:
-            return sum(kb.add_text(document.text, document.id).chunks for document in body.documents)
+            return sum(kb.add_text(one.text, one.id, labels=one.labels, meta=one.meta).chunks for one in body.documents)
 
         return JSONResponse({"documents": len(body.documents), "chunks": await service.work(http, put)})
 

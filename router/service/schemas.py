@@ -246,6 +246,8 @@ class FeedbackBody(Body):
 class KbDocument(Body):
     id: Name
     text: Text = Field(min_length=1)
+    labels: list[Text] = Field(default_factory=list, max_length=64)
+    meta: dict[Text, Text | float | bool] = Field(default_factory=dict, max_length=64)
 
 
 class KbAddBody(Body):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from shoal.rag import KnowledgeBase
 from shoal.rag.chunk import Span
+from shoal.rag.claims import claim
 from shoal.rag.embed import default_embedder
 from shoal.rag.fuse import fuse
 from shoal.rag.reading import default_reader
@@ -121,3 +122,20 @@ def test_of_near_duplicates_the_one_closest_to_the_question_stays() -> None:
     ranked = [replace(hits[0], score=0.9), replace(hits[1], score=0.1)]  # whatever the passages' scores
     context = fuse(texts[1], ranked, embed=default_embedder(), token_budget=400, count_tokens=length)
     assert [piece.text for piece in context.pieces] == [texts[1]]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Temperature is -5 degrees.", "Temperature is 5 degrees."),
+        ("The valve is on at night.", "The valve is off at night."),
+        ("The dog bit the man.", "The man bit the dog."),
+        ("小明打了小红。", "小红打了小明。"),
+        ("The train leaves from track 3 to track 5.", "The train leaves from track 5 to track 3."),
+        ("阀门在夜里是开的。", "阀门在夜里是关的。"),
+    ],
+)
+def test_what_is_said_the_other_way_round_is_no_repetition(one: str, other: str) -> None:
+    assert not claim(one).repeats(claim(other))
+    assert not claim(other).repeats(claim(one))
+    assert claim(one).repeats(claim(one))

@@ -15,6 +15,7 @@ import pytest
 from shoal.rag import IndexMismatchError, KnowledgeBase, RagError
 from shoal.rag.chunk import Splitter
 from shoal.rag.embed import default_embedder
+from shoal.rag.errors import DocumentError
 
 Fill = Callable[[KnowledgeBase], KnowledgeBase]
 
@@ -306,3 +307,46 @@ def test_filters_by_metadata(empty: KnowledgeBase) -> None:
     assert found(where={"public": True}) == {"one"}
     assert found(where={'a"b': "x"}) == {"three"}
     assert found(where={"lang": "fr"}) == found(where={"year": "2021"}) == found(where={"x' OR 1=1 --": "y"}) == set()
+
+
+def test_a_hash_in_a_name_is_part_of_it(empty: KnowledgeBase, tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "C#"
+    folder.mkdir(parents=True)
+    (folder / "a.md").write_text("The first lamp is red.")
+    (folder / "issue#1.md").write_text("The second lamp is blue.")
+    (folder / "issue#2.md").write_text("The third lamp is green.")
+    (folder / "r#x.jsonl").write_text('{"id": "k#1", "text": "Row one."}\n{"id": "j#1", "text": "Row two."}\n')
+    first = empty.add(tmp_path / "in")
+    assert (first.added, first.skipped) == (5, ())
+    names = set(empty.doc_ids())
+    assert names == {"C#/a.md", "C#/issue#1.md", "C#/issue#2.md", "C#/r#x.jsonl#k#1", "C#/r#x.jsonl#j#1"}
+    for _ in range(2):
+        again = empty.add(tmp_path / "in")
+        assert (again.unchanged, again.added, again.removed, again.skipped) == (5, 0, 0, ())
+    assert set(empty.doc_ids()) == names
+
+
+def test_rows_describe_their_documents_and_a_bad_one_is_told(empty: KnowledgeBase, tmp_path: Path) -> None:
+    rows = [
+        {"id": 1, "text": "The lamp is red.", "lang": "en", "year": 2020, "labels": ["a", "b"]},
+        {"id": 2, "text": "灯是红的。The lamp.", "lang": "zh", "note": "x" * 300, "deep": {"a": 1}},
+        {"id": 3, "text": "bad", "labels": 3},
+        {"id": 4, "text": "bad", "labels": [1, None]},
+        {"id": "5" * 2000, "text": "bad"},
+    ]
+    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    report = empty.add(tmp_path / "r.jsonl")
+    assert report.added == 2
+    assert [one.reason.partition(":")[0] for one in report.skipped] == ["row 3", "row 4", "row 5"]
+    assert {hit.doc_id for hit in empty.search("lamp", where={"lang": "zh"})} == {"r.jsonl#2"}
+    found = empty.document("r.jsonl#1")
+    assert found is not None
+    assert (found.meta, found.labels) == ({"lang": "en", "year": 2020}, ("a", "b"))
+    assert empty.document("r.jsonl#2").meta == {"lang": "zh"}  # type: ignore[union-attr]
+
+
+def test_metadata_that_is_no_json_is_refused(empty: KnowledgeBase) -> None:
+    for value in (float("nan"), object(), {1, 2}):
+        with pytest.raises(DocumentError, match="metadata"):
+            empty.add_text("The lamp is red.", "x", meta={"a": value})
+    assert empty.search("lamp", where={"a": 1}) == []

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -538,3 +539,17 @@ def test_cache_control_of_the_wrong_kind_names_its_field(wrong: dict[str, Any]) 
     with pytest.raises(InvalidRequest, match=next(iter(wrong))) as caught:
         CacheControl(**wrong)
     assert caught.value.param == "cache"
+
+
+def test_copies_of_a_cut_answer_say_that_it_was_cut(router: CognitiveRouter, model: ScriptedModel) -> None:
+    model.delay_s, model.finish = 0.1, "length"
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: router.ask(HARD), range(4)))
+    assert {answer.finish_reason for answer in answers} == {"length"}
+
+
+def test_an_answer_must_not_be_older_than_asked(router: CognitiveRouter, model: ScriptedModel) -> None:
+    for _ in range(3):
+        assert router.ask(HARD, cache=CacheControl(max_age_s=0)).route is not Route.CACHE
+    assert len(model.calls) == 3
+    assert router.ask(HARD, cache=CacheControl(max_age_s=60)).route is Route.CACHE

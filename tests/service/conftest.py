@@ -49,6 +49,9 @@ class ScriptedRouter:
     def embed(self, texts: list[str]) -> np.ndarray:
         return np.stack([np.full(4, 0.5, np.float32) * (1 if len(text) % 2 else -1) for text in texts])
 
+    def usual_tokens(self, profile: str | None = None) -> int:
+        return 256
+
     def decide(self, prompt: Any, **fields: Any) -> Decision:
         request = Request.of(prompt, **fields)
         if request.text.startswith("refuse"):

@@ -60,6 +60,7 @@ def test_only_keys_open_the_service_and_bring_their_tenant(serving, router, tmp_
             with live.client(secret) as client:
                 client.chat.completions.create(**ASK)
             assert router.requests[-1].tenant == tenant
+            assert router.requests[-1].max_tokens == (5 if secret == one else None)  # the key's limit, unasked
         with live.client(one) as client, pytest.raises(openai.BadRequestError):
             client.chat.completions.create(**ASK, max_tokens=6)
         for wrong in ("sk-shoal-wrong", "é", one + "x", one[:-1]):

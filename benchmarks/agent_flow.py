@@ -67,6 +67,8 @@ def run(turns: list[dict[str, Any]], model: str) -> list[dict[str, Any]]:
         agents = {"unrouted": unrouted(shop), "routed": routed(shop)}
         for agent in agents.values():
             agent("Where do you sell your lamps?")  # the first request pays for imports and caches
+        for adapter in shop.llm.adapters:  # and a service loads its weights once
+            shop.llm.generate("Hello.", adapter=adapter, max_tokens=1)
         for turn in turns:
             names = list(agents) if turn["turn"] % 2 else list(reversed(agents))
             for name in names:

@@ -305,7 +305,7 @@ def new_gating(
     adaptive = policy not in ("full", "plan")
     if adaptive and (rule is None or (policy == "random" and not rule.rates)):
         raise GatedError(
-            f"Policy {policy!r} needs calibrated thresholds: make them with `python -m shoal.gated_llm.train.signals`."
+            f"Policy {policy!r} needs calibrated thresholds: make them with `shoal gates calibrate --signals`."
         )
     drops = [point.drop for point in plan.points[: 0 if policy == "full" else budget.dropped]]
     return Choice(

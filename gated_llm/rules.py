@@ -74,7 +74,7 @@ class Rules:
                 about=raw["about"],
             )
 
-        again = "`python -m shoal.gated_llm.train.signals`"
+        again = "`shoal gates calibrate --signals`"
         return calibrated(path, "holds no thresholds", _FORM, made, model_fingerprint=model_fingerprint, again=again)
 
     @classmethod

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -75,6 +76,7 @@ class KnowledgeBase:
         self._reranker: Reranker = reranker or LightReranker(self._reader)
         self._extractor = Extractor(self._reader)
         self._fingerprint = (-1, "")
+        self._ranking = lru_cache(maxsize=8)(self._rank)
 
     @classmethod
     def open(
@@ -290,7 +292,6 @@ class KnowledgeBase:
         vector = self.embed([question])[0]
         return candidates(self._store, self._dense, self._readings, question, vector, k, only)
 
-    @one_thread
     def _ranked(
         self, question: str, k: int, only: Only = EVERYTHING, rerank: bool = True
     ) -> list[tuple[float, Candidate]]:
@@ -298,9 +299,21 @@ class KnowledgeBase:
             raise RagError(f"k is {k}; ask for at least one passage")
         if not question.strip():
             return []
-        found = self.candidates(question, max(k, CANDIDATES), only=only)
+        depth = max(k, CANDIDATES)
+        if only or not rerank:
+            return self._rank(question, depth, only, rerank)[:k]
+        return self._ranking(question, depth, generation=self._store.generation())[:k]
+
+    @one_thread
+    def _rank(
+        self, question: str, depth: int, only: Only = EVERYTHING, rerank: bool = True, *, generation: int = -1
+    ) -> list[tuple[float, Candidate]]:
+        """All candidates with their scores, best first; of what the store held at `generation`, which is a key only:
+        one question is first asked for a sentence that answers it, then for passages.
+        """
+        found = self.candidates(question, depth, only=only)
         scores = self._reranker(question, found) if rerank else np.array([one.fused for one in found])
-        order = sorted(range(len(found)), key=lambda i: (-float(scores[i]), i))[:k]
+        order = sorted(range(len(found)), key=lambda i: (-float(scores[i]), i))
         return [(min(1.0, max(0.0, float(scores[i]))), found[i]) for i in order]
 
     def search(

@@ -9,7 +9,7 @@ Knows nothing of indexes, ranks or thresholds.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +107,8 @@ class Reader:
         self.version = hashlib.sha256(data).hexdigest()[:12]  # of everything, the networks over the matches included
         reading = b"".join(weights[name].tobytes() for name in sorted(weights) if name.startswith("passage_"))
         self.fingerprint = f"{hashlib.sha256(reading).hexdigest()[:12]}:{encoder.fingerprint}"  # of what is kept
+        # reranker, depth, extraction and fusion ask about one question in turn
+        self.ask = lru_cache(maxsize=32)(self._ask)
 
     @one_thread
     def read(self, passages: Sequence[tuple[str, str]]) -> list[Reading]:
@@ -131,7 +133,7 @@ class Reader:
         return out
 
     @one_thread
-    def ask(self, question: str) -> Question:
+    def _ask(self, question: str) -> Question:
         """The question, read."""
         found = self._encoder.token_features([question], max_tokens=64)
         raw = found.tokens @ self.weights["question_weight"] + self.weights["question_weight_bias"]

@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -254,6 +254,7 @@ def _answers(messages: Sequence[Message]) -> list[str]:
     return [text[: 2 * _LONGEST] for text in found[-TURNS:]]
 
 
+@lru_cache(maxsize=64)  # earlier turns and the operator's message come again with every request
 def undisguised(text: str) -> tuple[str, tuple[str, ...]]:
     """The text as plain lower-case words, and those of its words that ask for less thinking.
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from ..cache import DepthCache, Guards, same_question
 from .decider import TOTAL_WITHOUT_MODEL, Decider, Reading, as_max_depth, sampling, seeded
 from .decision import Answer, Decision, Piece, Prompt, Request, Route
-from .deep import Chunk, Deep, Turns, Usage, grounded, reminded, reworded, text_tokens, turns
-from .errors import InvalidRequest, NoModel, RouterError
+from .deep import Chunk, Deep, Turns, grounded, reminded, reworded, text_tokens, turns
+from .errors import InvalidRequest, NoModel
 from .experience import Course, Courses, context_layers
 from .faq import Faq
 from .features import Embed
 from .journal import Journal, no_depth
+from .pieces import finished, last_piece, replay, whole
 from .policy import profile_named
 from .probe import STEP, take_probes
 from .threads import iterate
@@ -35,7 +36,6 @@ UNSURE = 0.35  # mean top-1 probability below which a shallow answer is tried on
 _REMEMBERED = 10_000  # answers that feedback can still reach
 _AROUND = 1000  # characters on either side of an extracted sentence that count as its passage
 _MARGIN = 64  # tokens that templates and citations add
-_NO_RESULT = "the model's stream ended without a result; this is a fault of the model, try again"
 _GROUNDED = "grounded"  # the adapter trained to answer from passages, in English
 _GROUNDABLE = frozenset({Route.FAQ, Route.EXTRACT, Route.RAG})
 
@@ -160,7 +160,7 @@ class CognitiveRouter:
         answer = None
         for piece in self._run(Request.of(prompt, **fields), cancel or threading.Event(), live=False):
             answer = piece.answer
-        return _whole(answer)
+        return whole(answer)
 
     def ask_stream(
         self, prompt: Prompt | Request, *, cancel: threading.Event | None = None, live: bool = True, **fields: Any
@@ -178,7 +178,7 @@ class CognitiveRouter:
         answer = None
         async for piece in iterate(lambda cancel: self._run(request, cancel, live=False)):
             answer = piece.answer
-        return _whole(answer)
+        return whole(answer)
 
     def aask_stream(self, prompt: Prompt | Request, **fields: Any) -> AsyncIterator[Piece]:
         """`ask_stream` without blocking the event loop."""
@@ -239,7 +239,7 @@ class CognitiveRouter:
         else:  # words of an FAQ or a document fit no schema
             found = self._from_cache(asked)
         if found is not None:
-            yield from _replay(found)
+            yield from replay(found)
             return
         reading.verdict.enforce()  # what needed no thinking is exempt (R4)
         if request.cache.read and self._repeatable(asked):
@@ -254,7 +254,7 @@ class CognitiveRouter:
             if not flight.leader:
                 answer = self._answer(asked, flight.result.text, Route.CACHE, tier="flight")
                 reason = getattr(flight.result, "finish_reason", "stop")  # what another process stored had its end
-                yield from _replay(replace(answer, finish_reason=reason))
+                yield from replay(replace(answer, finish_reason=reason))
                 return
             for piece in self._think(asked, cancel, live=live, fence=flight.fence):
                 if piece.answer is not None and piece.answer.finish_reason != "cancelled":
@@ -326,7 +326,7 @@ class CognitiveRouter:
                     text, seen = text + chunk.text, chunk
                     if chunk.text:
                         yield Piece(text=chunk.text if live else "", depth=chunk.depth.max)
-                last, usage = _finished(seen)
+                last, usage = finished(seen)
                 layer_tokens += usage.layer_tokens
                 step.update(budget=budget, depth=last.depth.max, confidence=round(last.confidence or 0.0, 4))
             deeper = None if live or cancel.is_set() else self._deeper(asked, model, budget, last)
@@ -346,7 +346,7 @@ class CognitiveRouter:
             completion_tokens=usage.completion_tokens,
             tokens=last.trace,
         )
-        yield _last_piece(answer, "" if live else text)
+        yield last_piece(answer, "" if live else text)
 
     def _model_for(self, decision: Decision) -> Deep:
         model = self.remote if self.remote is not None and decision.route is Route.DEEP else self.llm or self.remote
@@ -478,28 +478,6 @@ def _passage(hit: Any) -> dict[str, Any]:
         "doc_id": hit.doc_id, "span": list(hit.span), "score": round(hit.score, 4), "depth_score": hit.depth_score,
         "text": hit.text,
     }  # fmt: skip
-
-
-def _replay(answer: Answer) -> Iterator[Piece]:
-    """An answer that is there already, as a stream."""
-    yield Piece(text=answer.text, depth=0.0)
-    yield _last_piece(answer, "")
-
-
-def _last_piece(answer: Answer, text: str) -> Piece:
-    return Piece(text=text, depth=float(answer.trace.depth["max"]), answer=answer, event=answer.event)
-
-
-def _finished(last: Chunk | None) -> tuple[Chunk, Usage]:
-    if last is None or last.usage is None:
-        raise RouterError(_NO_RESULT)
-    return last, last.usage
-
-
-def _whole(answer: Answer | None) -> Answer:
-    if answer is None:
-        raise RouterError(_NO_RESULT)
-    return answer
 
 
 def _default_model() -> Deep:

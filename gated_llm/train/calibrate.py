@@ -81,13 +81,7 @@ def calibrate(
             decoder, tokenizer, prompts, search + held_out, longest_prompt=min(_PROMPT, room), rest=min(_REST, room)
         )
         saved.write()
-    kinds = {"text": texts} | ({"chat": saved.chats} if prompts else {})
-    for kind, samples in kinds.items():
-        if len(samples) < search + held_out:
-            warn(f"{len(samples)} {kind} samples where {search + held_out} are wanted: losses are less certain.")
-    cuts = {kind: len(samples) * search // (search + held_out) for kind, samples in kinds.items()}
-    searched = [one for kind, samples in kinds.items() for one in samples[: cuts[kind]]]
-    unseen = [one for kind, samples in kinds.items() for one in samples[cuts[kind] :]]
+    searched, unseen = _halves({"text": texts} | ({"chat": saved.chats} if prompts else {}), search, held_out, warn)
     say(f"calibrating on {len(searched)} samples, measuring on {len(unseen)} others")
     held = Bench(decoder, unseen)
     known = _knowledge(held, text, ids, tokenizer)
@@ -122,6 +116,20 @@ def _pieces(text: str, tokenizer: ChatTokenizer, wanted: int, room: int) -> tupl
             f"measured on, {wanted * (_PREFIX + _REST)} are wanted. Give more text."
         )
     return text, ids, texts
+
+
+def _halves(
+    kinds: Mapping[str, Sequence[Sample]], search: int, held_out: int, warn: Callable[[str], None]
+) -> tuple[list[Sample], list[Sample]]:
+    """(samples to search on, samples to measure on), of every kind in these proportions."""
+    searched, unseen = list[Sample](), list[Sample]()
+    for kind, samples in kinds.items():
+        if len(samples) < search + held_out:
+            warn(f"{len(samples)} {kind} samples where {search + held_out} are wanted: losses are less certain.")
+        cut = len(samples) * search // (search + held_out)
+        searched += samples[:cut]
+        unseen += samples[cut:]
+    return searched, unseen
 
 
 def _search(

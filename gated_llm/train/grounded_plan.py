@@ -43,7 +43,6 @@ def samples_of(packs: Sequence[Pack], count: int, *, seed: int) -> list[Sample]:
     return found[:count]
 
 
-@torch.inference_mode()
 def _searched(
     decoder: Decoder, samples: Sequence[Sample], config: DecoderConfig, min_depth: float, say: Callable[[str], None]
 ) -> list[Branch]:
@@ -57,6 +56,7 @@ def _searched(
     return way.found.order
 
 
+@torch.inference_mode()
 def plan_for(
     adapter: Path,
     recipe: Recipe,

@@ -83,21 +83,13 @@ def calibrate(
     plan.write(path)
     progress_file.unlink(missing_ok=True)
     rules = _fit_signals(folder, text, asked) if signals else None
-    if json:
-        print_json(
-            {
-                "plan": str(path),
-                "signals": None if rules is None else str(rules),
-                "points": len(plan.points),
-                "min_depth": plan.min_depth,
-                "total": plan.total,
-                "budget_quality": quality,
-                "depth": plan.depth_at(plan.point_within(-log1p(-quality))),
-                "warnings": (plan.about or {})["warnings"],
-            }
-        )
-    else:
+    if not json:
         note(f"{len(plan.points)} points down to depth {plan.min_depth:g} in {path}")
+        return
+    reached = {"budget_quality": quality, "depth": plan.depth_at(plan.point_within(-log1p(-quality)))}
+    files = {"plan": str(path), "signals": None if rules is None else str(rules)}
+    size = {"points": len(plan.points), "min_depth": plan.min_depth, "total": plan.total}
+    print_json(files | size | reached | {"warnings": (plan.about or {})["warnings"]})
 
 
 def _marks(settings: Settings) -> dict[Branch, float]:

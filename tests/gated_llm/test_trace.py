@@ -1,6 +1,7 @@
 """Depth traces: compact, exact on the way out and back, and never at odds with the report or the safety layers."""
 
 import json
+import math
 import zlib
 from typing import Any
 
@@ -83,8 +84,9 @@ def test_values_that_are_no_numbers_are_left_out(values: list[float]) -> None:
     trace = DepthTrace(
         total=TOTAL, policy="signals", budget=6.0, prefill=6.0, gate_fingerprint="", tokens=(token,), thresholds=probes
     )
-    json.dumps(trace.to_dict(), allow_nan=False)
-    DepthTrace.from_dict(trace.to_dict())
+    written = json.loads(json.dumps(trace.to_dict(), allow_nan=False))
+    kept = {name for name, value in probes[0].items() if math.isfinite(float(f"{value:.4g}"))}
+    assert DepthTrace.from_dict(written).tokens[0].signals.get(0, {}).keys() == kept
 
 
 @pytest.mark.parametrize("depth", [6, 5, 4])

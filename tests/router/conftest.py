@@ -21,6 +21,9 @@ PLAN = Plan.from_order(
 )  # fmt: skip
 
 
+HARD = "Prove that the sum of two odd numbers is even, and explain each step of the proof."
+
+
 class ScriptedModel:
     """Says `says` word by word; `confidence` is asked for each budget."""
 

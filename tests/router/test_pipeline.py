@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,15 @@ import pytest
 
 from shoal import DepthCache, KnowledgeBase, default_embedder
 from shoal.gated_llm import BudgetError
-from shoal.router import Answer, CacheControl, CognitiveRouter, InvalidRequest, NoModel, Refused, Route, pipeline
+from shoal.router import CacheControl, CognitiveRouter, InvalidRequest, NoModel, Refused, Route, pipeline
 from shoal.router.decider import Decider
 from shoal.router.decision import Message, Request
 from shoal.router.faq import Entry, Faq
 from shoal.router.policy import profiles_of
 
-from .conftest import TOTAL, ScriptedModel
+from .conftest import HARD, TOTAL, ScriptedModel
 
 MIDDLING = "Why does the sea look blue on some days and grey on others?"
-HARD = "Prove that the sum of two odd numbers is even, and explain each step of the proof."
 LAMP = """# Lumen Go
 
 The battery of the Lumen Go lasts 14 hours at half brightness. The Lumen Go weighs 320 grams.
@@ -328,27 +326,6 @@ def test_a_remote_model_takes_the_deep_route(model: ScriptedModel) -> None:
     assert (len(remote.calls), len(model.calls)) == (1, 1)
 
 
-def test_many_identical_requests_cost_one_generation(router: CognitiveRouter, model: ScriptedModel) -> None:
-    model.delay_s = 0.2
-    answers: list[Answer] = []
-    threads = [threading.Thread(target=lambda: answers.append(router.ask(HARD))) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {answer.text for answer in answers} == {"It is so."}
-    assert len(answers) == 12
-    assert len(model.calls) == 1
-
-
-def test_a_failing_leader_does_not_block_the_others(router: CognitiveRouter, model: ScriptedModel) -> None:
-    model.fails = True
-    with pytest.raises(RuntimeError, match="broke"):
-        router.ask(HARD)
-    model.fails = False
-    assert router.ask(HARD).text == "It is so."
-
-
 def test_streams_join_to_the_answer_and_can_be_stopped(router: CognitiveRouter, model: ScriptedModel) -> None:
     pieces = list(router.ask_stream(HARD))
     assert "".join(piece.text for piece in pieces) == "It is so."
@@ -412,24 +389,6 @@ def test_a_question_the_documents_do_not_touch_is_not_answered_from_them(
     assert answer.route in (Route.DIRECT, Route.DEEP)
     assert answer.trace.kept == ()
     assert "[lumen.md," not in model.calls[0].prompt[-1]["content"]
-
-
-def test_a_leader_that_leaves_does_not_take_the_followers_with_it(
-    router: CognitiveRouter, model: ScriptedModel
-) -> None:
-    model.delay_s = 0.1
-    cancel, texts = threading.Event(), list[str]()
-    leader = threading.Thread(target=lambda: list(router.ask_stream(HARD, cancel=cancel)))
-    leader.start()
-    while not model.calls:
-        threading.Event().wait(0.01)
-    follower = threading.Thread(target=lambda: texts.append(router.ask(HARD).text))
-    follower.start()
-    cancel.set()
-    leader.join()
-    follower.join()
-    assert texts == ["It is so."]
-    assert len(model.calls) == 2
 
 
 def test_an_answer_held_back_may_escalate(router: CognitiveRouter, model: ScriptedModel) -> None:
@@ -539,17 +498,3 @@ def test_cache_control_of_the_wrong_kind_names_its_field(wrong: dict[str, Any]) 
     with pytest.raises(InvalidRequest, match=next(iter(wrong))) as caught:
         CacheControl(**wrong)
     assert caught.value.param == "cache"
-
-
-def test_copies_of_a_cut_answer_say_that_it_was_cut(router: CognitiveRouter, model: ScriptedModel) -> None:
-    model.delay_s, model.finish = 0.1, "length"
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda _: router.ask(HARD), range(4)))
-    assert {answer.finish_reason for answer in answers} == {"length"}
-
-
-def test_an_answer_must_not_be_older_than_asked(router: CognitiveRouter, model: ScriptedModel) -> None:
-    for _ in range(3):
-        assert router.ask(HARD, cache=CacheControl(max_age_s=0)).route is not Route.CACHE
-    assert len(model.calls) == 3
-    assert router.ask(HARD, cache=CacheControl(max_age_s=60)).route is Route.CACHE

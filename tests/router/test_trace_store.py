@@ -20,10 +20,8 @@ from shoal.router import CacheControl, CognitiveRouter, InvalidRequest
 from shoal.router.traces import Mode, Record, Recorder, TraceStore
 from shoal.router.traces.record import encoded
 
-from .conftest import ScriptedModel
+from .conftest import HARD, ScriptedModel
 from .records import answer_of, record_of, request_of, tokens_of
-
-HARD = "Prove that the sum of two odd numbers is even, and explain each step of the proof."
 
 
 class Clock:

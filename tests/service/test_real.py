@@ -114,6 +114,7 @@ def test_disconnects_stop_the_real_model(real, wait_for):
         }) as response:  # fmt: skip
             next(response.iter_lines())
     wait_for(lambda: real.service.admission.in_flight == 0, 20)
+    assert (real.service.llm.scheduler.open, real.service.llm.scheduler.kv_bytes) == (0, 0)
 
 
 def test_the_ledger_is_what_the_engine_counted_for_16_callers_with_one_quota(

@@ -8,7 +8,7 @@ budget and seed give the same masks. Knows no model and no text.
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -25,6 +25,10 @@ Policy = Literal["full", "plan", "signals", "hybrid", "random"]
 POLICIES: tuple[Policy, ...] = ("full", "plan", "signals", "hybrid", "random")
 WHOLE = 2  # first generated tokens that no rule shortens
 PREDICTED = "predicted"  # a bound on what a predictor makes of all signals
+
+
+def _numbers(values: Iterable[object]) -> bool:
+    return all(type(value) in (int, float) and math.isfinite(value) for value in values)  # type: ignore[arg-type]
 
 
 class Gating(Protocol):
@@ -75,6 +79,11 @@ class Predictor:
     _direction: NDArray[np.float32] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        unknown = set(self.weights) - set(NAMES)
+        if unknown or not set(self.weights) <= set(self.usual):
+            raise GatedError(f"A forecast weighs {', '.join(self.weights)}: give known signals, each its usual value.")
+        if not _numbers((self.bias, *self.weights.values(), *self.usual.values(), *self.readout)):
+            raise GatedError("A forecast's weights must be numbers.")
         object.__setattr__(self, "_direction", np.asarray(self.readout, np.float32))
 
     def __call__(self, signals: Signals, state: NDArray[np.float32] | None) -> float:
@@ -97,6 +106,8 @@ class Bound:
     def __post_init__(self) -> None:
         if self.side not in ("<=", ">="):
             raise GatedError(f"A bound's side is <= or >=, not {self.side!r:.20}.")
+        if not _numbers((self.value,)):
+            raise GatedError(f"A bound's value is a number, not {self.value!r:.20}.")
 
     def holds(self, value: float) -> bool:
         """A value that is not known holds none."""
@@ -127,8 +138,16 @@ class Rule:
     def __post_init__(self) -> None:
         known = {*NAMES, PREDICTED} if self.predictor else set(NAMES)
         early = {"confidence", PREDICTED}
+        if self.probe is not None and not (type(self.probe) is int and self.probe >= 1):
+            raise GatedError(f"A rule's probe is how many blocks run before it, 1 or more, not {self.probe!r:.20}.")
+        shares = len(self.rates) in (0, len(self.levels)) and _numbers(self.rates)
+        if not shares or min(self.rates, default=0) < 0 or sum(self.rates) > 1 + 1e-6:
+            raise GatedError("A rule's rates are the shares of tokens at each of its levels.")
         gone: set[Branch] = set()
         for level in self.levels:
+            for kind, layer in level.drops:
+                if kind not in ("attention", "mlp") or type(layer) is not int or layer < 0:
+                    raise GatedError(f"A rule leaves out the {kind} branch of layer {layer!r:.20}: there is none.")
             if not gone <= set(level.drops):
                 raise GatedError("A rule's level must leave out all that the level before it does.")
             if unknown := set(level.bounds) - known:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, TypeVar
 
-from .errors import BudgetError, PlanError
+from .errors import BudgetError, GatedError, PlanError
 
 SAFE_LAYERS = 3
 Branch = tuple[Literal["attention", "mlp"], int]
@@ -180,7 +180,7 @@ def calibrated(
         if raw["form"] != form:
             raise ValueError(f"form {raw['form']} instead of {form}")
         found = made(raw)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, GatedError) as error:
         raise PlanError(f"{path} {wrong} ({error!r}): calibrate again with {again}.") from error
     if found.model_fingerprint != model_fingerprint:
         raise PlanError(
@@ -236,7 +236,10 @@ def _layers(requested: object, plan: Plan) -> float:
 
 
 def _refusal(requested: object, plan: Plan) -> BudgetError:
-    shown = repr(requested)[:24]
+    try:
+        shown = repr(requested)[:24]
+    except ValueError:  # an int of thousands of digits
+        shown = "an endless number"
     if not plan.points:
         valid = (
             f'{plan.total}, "100%" or "auto"; this model has no depth plan yet: make one with `shoal gates calibrate`'

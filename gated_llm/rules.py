@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from .errors import GatedError, PlanError
 from .gating import POLICIES, Bound, Level, Policy, Predictor, Rule
-from .policy import Budget, Plan, calibrated, resolve_budget
+from .policy import SAFE_LAYERS, Budget, Plan, calibrated, resolve_budget
 
 WORKS = ("chat", "grounded", "scoring")
 _FORM = 1
+_AGAIN = "`shoal gates calibrate --signals`"
 _ASSETS = Path(__file__).parent / "assets"
 
 
@@ -32,8 +33,13 @@ class Point:
     loss: Mapping[str, float]
 
     def __post_init__(self) -> None:
-        if set(self.depth) != set(self.loss) or not all(
-            map(math.isfinite, (*self.depth.values(), *self.loss.values()))
+        if self.policy not in ("signals", "hybrid"):
+            raise PlanError(f"A point of the thresholds is of policy {self.policy!r:.20}, not signals or hybrid.")
+        if (
+            not self.depth
+            or set(self.depth) != set(self.loss)
+            or not all(map(math.isfinite, (*self.depth.values(), *self.loss.values())))
+            or min(self.depth.values()) < 0
         ):
             raise PlanError("A point of the thresholds lacks a depth or a loss for some kind of work.")
 
@@ -62,6 +68,18 @@ class Rules:
                 best, least = point, depth
         return best
 
+    def check(self, layers: int, hidden: int) -> None:
+        """Raises PlanError where a rule does not fit a model of so many layers and such states."""
+        for rule in (point.rule for point in self.points):
+            last = max((layer for level in rule.levels for _, layer in level.drops), default=0)
+            wide = len(rule.predictor.readout) if rule.predictor is not None else 0
+            if last >= layers - SAFE_LAYERS or (rule.probe or 0) >= layers or wide not in (0, hidden):
+                raise PlanError(
+                    f"The thresholds leave out layer {last}, decide after block {rule.probe}, read states of {wide}: "
+                    f"that does not fit {layers} layers, of which the last {SAFE_LAYERS} always run, with states of "
+                    f"{hidden}. Calibrate again with {_AGAIN}."
+                )
+
     @classmethod
     def read(cls, path: Path, *, model_fingerprint: str) -> "Rules":
         """Raises PlanError when the file is damaged or made for a model with another fingerprint."""
@@ -74,8 +92,7 @@ class Rules:
                 about=raw["about"],
             )
 
-        again = "`shoal gates calibrate --signals`"
-        return calibrated(path, "holds no thresholds", _FORM, made, model_fingerprint=model_fingerprint, again=again)
+        return calibrated(path, "holds no thresholds", _FORM, made, model_fingerprint=model_fingerprint, again=_AGAIN)
 
     @classmethod
     def shipped(cls, name: str) -> "Rules | None":
@@ -140,7 +157,7 @@ def _point(raw: Mapping[str, Any], levels: list[Any], predictors: list[Predictor
     rule = Rule(
         levels=tuple(
             Level(
-                drops=tuple((kind, int(layer)) for kind, layer in levels[level["drops"]]),
+                drops=tuple((kind, layer) for kind, layer in levels[level["drops"]]),
                 bounds={name: Bound(side=side, value=value) for name, (side, value) in level["bounds"].items()},
             )
             for level in raw["levels"]
@@ -179,6 +196,8 @@ def choose_policy(
     """
     budget = resolve_budget(requested, plan, quality=quality)
     kind: Policy = "plan" if budget.dropped else "full"
+    if not (work is None or isinstance(work, str)):
+        raise PlanError(f"work={work!r:.40}: give the name of a kind of work, such as {', '.join(WORKS)}.")
     if policy not in ("auto", *POLICIES):
         raise GatedError(f"policy={policy!r:.40}: give auto or one of {', '.join(POLICIES)}.")
     if policy == "full" and requested == "auto":
@@ -189,11 +208,11 @@ def choose_policy(
     point = rules.within(-math.log1p(-quality), work, policy=wanted)  # type: ignore[arg-type]
     if point is None:
         return Chosen(policy=kind, budget=budget)
-    if policy == "random":
-        return Chosen(policy="random", budget=budget, rule=point.rule.blind())
     if requested == "auto":
         reached = point.depth.values() if work is None else [point.depth[work]]
         if policy == "auto" and sum(reached) / len(reached) >= budget.depth:
             return Chosen(policy=kind, budget=budget)
         budget = resolve_budget(plan.total, plan, quality=quality)
+    if policy == "random":  # hybrid's control: its rates, from the same depth
+        return Chosen(policy="random", budget=budget, rule=point.rule.blind())
     return Chosen(policy=point.policy, budget=budget, rule=point.rule)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .config import DecoderConfig
+from .errors import PlanError
 from .policy import Plan
 from .rules import Rules
 
@@ -77,7 +78,7 @@ class Folder:
             model=self._place(weights, merged=adapter is not None),
             plan=plan,
             fingerprint=known,
-            rules=find_rules(self.path, known),
+            rules=find_rules(self.path, self.config, known),
             draft=TrainedDraft.load(self.path / "draft.safetensors", weights["model.embed_tokens.weight"], known),
         )
         del weights
@@ -112,14 +113,22 @@ def find_plan(folder: Path, config: DecoderConfig, model_fingerprint: str) -> Pl
     """
     for path in (folder / "plan.json", ASSETS / f"{folder.name}.plan.json"):
         if path.exists():
-            return Plan.read(path, model_fingerprint=model_fingerprint)
+            plan = Plan.read(path, model_fingerprint=model_fingerprint)
+            if plan.total != config.layers:
+                raise PlanError(
+                    f"{path} is a plan for {plan.total} layers, this model has {config.layers}: calibrate again with "
+                    "`shoal gates calibrate`."
+                )
+            return plan
     return Plan(total=config.layers, attention_share=config.attention_share, model_fingerprint=model_fingerprint)
 
 
-def find_rules(folder: Path, model_fingerprint: str) -> Rules | None:
+def find_rules(folder: Path, config: DecoderConfig, model_fingerprint: str) -> Rules | None:
     """The thresholds in the model's folder, else those that ship for this very model, else none. Raises PlanError."""
     if (path := folder / "signals.json").exists():
-        return Rules.read(path, model_fingerprint=model_fingerprint)
+        rules = Rules.read(path, model_fingerprint=model_fingerprint)
+        rules.check(config.layers, config.hidden)
+        return rules
     shipped = Rules.shipped(folder.name)
     return shipped if shipped is not None and shipped.model_fingerprint == model_fingerprint else None
 

@@ -131,6 +131,8 @@ class DepthTrace:
                 raise TraceError(
                     f"Token {token.index} of the trace has {len(token.gates)} gates, not {2 * self.total}."
                 )
+            if not 0 <= token.depth <= self.total + 1e-6:
+                raise TraceError(f"Token {token.index} of the trace has depth {token.depth}, of {self.total} layers.")
 
     @property
     def branch_runs(self) -> tuple[tuple[int, int], ...]:
@@ -194,7 +196,7 @@ class DepthTrace:
                     index=i,
                     token=str(piece),
                     depth=float(depth),
-                    branches=str(raw["patterns"][which]),
+                    branches=dict(enumerate(raw["patterns"]))[which],
                     gates=tuple(map(float, raw["gates"][i])) if raw["gates"] else (),
                     signals={layer: row for layer in columns if (row := _row(columns[layer], i))},
                 )

@@ -61,6 +61,8 @@ def calibrate(
     """
     if not 0 <= quality < 1:
         raise GatedError(f"quality={quality!r}: give the share of likelihood that may be lost, from 0 up to 1.")
+    if not 0 < min_share < 1:
+        raise GatedError(f"min_share={min_share!r}: give the share of the layers to go down to, below 1.")
     folder = locate(source, home=home)
     config, weights = DecoderConfig.from_folder(folder), read_tensors(folder)
     model, tokenizer = fingerprint(weights), ChatTokenizer(folder)

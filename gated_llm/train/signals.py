@@ -208,6 +208,12 @@ def measure(cohort: Cohort, plan: Plan, policy: Policy, rule: Rule) -> Point:
     )
 
 
+def check_kernel(config: DecoderConfig) -> None:
+    """Raises GatedError where there is no kernel to read signals with."""
+    if not (supports(config) and available()):
+        raise GatedError("Thresholds are read by the native kernel: this model or this machine has none.")
+
+
 def calibrate_signals(
     source: str | Path = DEFAULT_MODEL,
     *,
@@ -226,8 +232,7 @@ def calibrate_signals(
     """
     folder = locate(source, home=home)
     config, weights = DecoderConfig.from_folder(folder), read_tensors(folder)
-    if not (supports(config) and available()):
-        raise GatedError("Thresholds are read by the native kernel: this model or this machine has none.")
+    check_kernel(config)
     model = fingerprint(weights)
     plan, tokenizer = find_plan(folder, config, model), ChatTokenizer(folder)
     kernel = NativeDecoder(config, weights, bits=4, kv="bf16")

@@ -43,7 +43,7 @@ def calibrate(
     ] = None,
     model: Model = None,
     budget_quality: Annotated[str, typer.Option(help="Likelihood that may be lost; what that buys is said.")] = "0.3%",
-    min_share: Annotated[float, typer.Option(min=0.1, max=1.0, help="Go down to this share of the layers.")] = 0.5,
+    min_share: Annotated[float, typer.Option(min=0.1, max=0.99, help="Go down to this share of the layers.")] = 0.5,
     signals: Annotated[
         bool, typer.Option("--signals", help="Then fit the thresholds by which depth is chosen token by token.")
     ] = False,
@@ -69,6 +69,8 @@ def calibrate(
     folder = locate(settings.model, home=settings.home)
     progress_file, path = folder / "calibration.json", folder / "plan.json"
     text, asked = data.read_text("utf-8", errors="replace"), read_prompts(prompts, 200) if prompts else []
+    if signals:  # what cannot end well is told before the long search
+        _check_signals(folder, asked)
     marks = _marks(settings) if disliked else {}
     plan = run(
         folder,
@@ -99,12 +101,25 @@ def _marks(settings: Settings) -> dict[Branch, float]:
 
     store = open_traces(settings)
     try:
-        found = marks_of(store.depths(disliked=True), store.depths(disliked=False))
+        disliked = list(store.depths(disliked=True))
+        found = marks_of(disliked, store.depths(disliked=False))
     finally:
         store.close()
+    if not disliked:
+        note("no kept answer has a thumbs-down: nothing is marked")
+        return {}
     named = ", ".join(f"{kind} {layer} ({share:.0%})" for (kind, layer), share in sorted(found.items()))
     note(f"marked by thumbs-down: {named or 'no branch stands out'}")
     return found
+
+
+def _check_signals(folder: Path, prompts: list[str]) -> None:
+    from ...gated_llm.config import DecoderConfig
+    from ...gated_llm.train.signals import check_kernel
+
+    if len(prompts) < 2:
+        raise typer.BadParameter(f"--signals needs at least two prompts; --prompts has {len(prompts)}")
+    check_kernel(DecoderConfig.from_folder(folder))
 
 
 def _fit_signals(folder: Path, text: str, prompts: list[str]) -> Path | None:
@@ -114,7 +129,8 @@ def _fit_signals(folder: Path, text: str, prompts: list[str]) -> Path | None:
     path = folder / "signals.json"
     rules = calibrate_signals(folder, text=text, prompts=prompts, say=note)
     if not rules.points:
-        note("no signal tells which tokens can do with less: no thresholds were written")
+        path.unlink(missing_ok=True)  # older ones were fitted to another plan
+        note("no signal tells which tokens can do with less: no thresholds are kept")
         return None
     rules.write(path)
     note(f"thresholds in {path}: policy signals or hybrid uses them")

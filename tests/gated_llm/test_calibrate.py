@@ -1,6 +1,7 @@
 """`gates calibrate` on tiny random checkpoints of every shape: the plan, going on after a break, and bad input."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from shoal.gated_llm import GatedError, GatedLLM, Plan
+from shoal.gated_llm import GatedError, GatedLLM, Plan, PlanError
 from shoal.gated_llm.checkpoint import fingerprint, read_tensors
 from shoal.gated_llm.config import DecoderConfig
 from shoal.gated_llm.model import Decoder
@@ -230,3 +231,17 @@ def test_swaps_lower_the_area_under_the_curve(decoder: Decoder) -> None:
         pass
     assert area() < 0.95 * before
     assert set(search.found.order) == branches
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, float("nan")])
+def test_a_plan_without_points_is_not_made(share: float, tiny_folder: Path) -> None:
+    with pytest.raises(GatedError, match="min_share"):
+        run(tiny_folder, min_share=share)
+
+
+def test_a_plan_for_other_layers_is_refused(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
+    known = fingerprint(read_tensors(folder))
+    Plan(total=40, attention_share=0.25, model_fingerprint=known).write(folder / "plan.json")
+    with pytest.raises(PlanError, match=r"plan\.json.*40 layers.*has 6"):
+        GatedLLM.load(folder)

@@ -92,6 +92,9 @@ def test_one_command_makes_plan_and_thresholds(
     asked = ["gates", "calibrate", "--model", str(own), "--data", "text.txt", "--min-share", "0.9", "--signals"]
     code, _, said = shoal(*asked)
     assert (code, "--prompts" in said) == (2, True)
+    (tmp_path / "none.txt").write_text("")
+    code, _, said = shoal(*asked, "--prompts", "none.txt")
+    assert (code, "two prompts" in said, (own / "plan.json").exists()) == (2, True, False)
     (tmp_path / "asked.txt").write_text("\n".join(f"Say something about {word}." for word in ("boats", "rain") * 2))
     code, printed, said = shoal(*asked, "--prompts", "asked.txt", "--json")
     assert code == 0, said

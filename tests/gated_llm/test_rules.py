@@ -134,3 +134,69 @@ def test_no_policy_goes_over_the_budget_that_was_asked_for() -> None:
     assert choose_policy("auto", plan, None, quality=0.5, policy="full").budget.depth == plan.total
     with pytest.raises(GatedError, match="policy='x'"):
         choose_policy("auto", plan, None, quality=0.003, policy="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "at", "value"),
+    [
+        ("levels", (0, 0), ["ffn", 2]),
+        ("levels", (0, 0), ["mlp", "2"]),
+        ("levels", (0, 0), ["mlp", -1]),
+        ("points", (0, "probe"), 0),
+        ("points", (0, "policy"), "xyz"),
+        ("points", (0, "rates"), [-0.1, 0.2]),
+        ("points", (0, "rates"), [0.9]),
+        ("points", (0, "depth"), {}),
+        ("points", (0, "depth"), {"chat": -1, "scoring": 2}),
+        ("points", (0, "levels", 0, "bounds", "residual"), ["<=", "low"]),
+        ("predictors", (0, "bias"), "high"),
+        ("predictors", (0, "weights"), {"mood": 1.0}),
+        ("predictors", (0, "usual"), {}),
+    ],
+)
+def test_damaged_thresholds_name_their_file(change: str, at: tuple[Any, ...], value: object, tmp_path: Path) -> None:
+    path = tmp_path / "signals.json"
+    RULES.write(path)
+    raw = json.loads(path.read_text())
+    place = raw[change]
+    for step in at[:-1]:
+        place = place[step]
+    place[at[-1]] = value
+    path.write_text(json.dumps(raw))
+    with pytest.raises(PlanError, match=r"signals\.json holds no thresholds.*gates calibrate --signals"):
+        Rules.read(path, model_fingerprint="abc")
+
+
+def test_endless_files_are_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "signals.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(PlanError, match="holds no thresholds"):
+        Rules.read(path, model_fingerprint="abc")
+    with pytest.raises(PlanError, match="calibrate"):
+        Plan.read(path, model_fingerprint="abc")
+
+
+def test_thresholds_of_another_shape_are_refused() -> None:
+    RULES.check(30, 2)
+    for layers, hidden in ((5, 2), (2, 2), (30, 3)):
+        with pytest.raises(PlanError, match="gates calibrate --signals"):
+            RULES.check(layers, hidden)
+
+
+def test_random_starts_from_the_depth_that_hybrid_starts_from() -> None:
+    plan = Plan.from_order(
+        [("mlp", 9), ("attention", 9)], [0.001, 0.01], total=30, attention_share=0.25, model_fingerprint="abc"
+    )
+    made = [
+        choose_policy("auto", plan, RULES, quality=0.05, policy=policy, work="chat") for policy in ("hybrid", "random")
+    ]
+    assert [chosen.policy for chosen in made] == ["hybrid", "random"]
+    assert made[0].budget == made[1].budget
+    assert made[0].budget.depth == 30
+
+
+@pytest.mark.parametrize("work", [[], ["chat"], 3])
+def test_a_kind_of_work_is_a_name(work: Any) -> None:
+    plan = Plan(total=30, attention_share=0.25, model_fingerprint="abc")
+    with pytest.raises(PlanError, match="work="):
+        choose_policy("auto", plan, RULES, quality=0.05, policy="hybrid", work=work)

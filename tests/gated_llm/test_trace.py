@@ -152,3 +152,13 @@ def test_safety_layers_mark_themselves() -> None:
     assert Reason.SIGNALS.signals == SIGNALS
     assert Reason.CONFIDENCE.signals == ("confidence",)
     assert Reason.PLAN.signals == ()
+
+
+@pytest.mark.parametrize(
+    "change", [{"depths": [math.nan]}, {"depths": [9999.0]}, {"depths": [-1.0]}, {"pattern": [-1]}]
+)
+def test_impossible_numbers_are_a_damaged_trace(change: dict[str, Any]) -> None:
+    token = TokenTrace(index=0, token="a", depth=6.0, branches=uniform(PLAN.mask(0), Reason.FULL))
+    trace = DepthTrace(total=TOTAL, policy="plan", budget=6.0, prefill=6.0, gate_fingerprint="", tokens=(token,))
+    with pytest.raises(TraceError):
+        DepthTrace.from_dict({**trace.to_dict(), **change})

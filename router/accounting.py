@@ -1,12 +1,14 @@
 """What every request cost in layer-tokens (S5): one row each, prepaid quotas, sums by tenant, route, bucket and day.
 
 SQLite in WAL mode, so that many threads and processes may write. Layer-tokens come from the engine's own counters and
-are never estimated, except for a reservation, which is given back when the true number is known. Knows no HTTP.
+are never estimated, except for a reservation, which is given back when the true number is known. A reservation is a
+lease that its process renews: one that was killed gives it back within `LEASE_S`. Knows no HTTP.
 """
 
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -26,7 +28,13 @@ CREATE INDEX IF NOT EXISTS requests_at ON requests (tenant, at);
 CREATE TABLE IF NOT EXISTS accounts (
     account TEXT PRIMARY KEY, granted REAL NOT NULL, spent REAL NOT NULL DEFAULT 0, reserved REAL NOT NULL DEFAULT 0,
     CHECK (reserved >= 0 AND spent >= 0 AND spent + reserved <= granted + 1e-6)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS holds (
+    id TEXT PRIMARY KEY, account TEXT NOT NULL, amount REAL NOT NULL, owner TEXT NOT NULL, expires REAL NOT NULL)
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS ledger (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL);
 """
+LEASE_S = 15.0  # of a reservation and of a slot held in Redis; renewed every `BEAT_S` while its process lives
+BEAT_S = 4.0
 GROUPS = {
     "tenant": "tenant", "route": "route", "bucket": "bucket", "tier": "tier", "account": "account",
     "day": "date(at, 'unixepoch')",
@@ -36,6 +44,13 @@ DEEPEST = "cast(depth AS INTEGER) + (depth > cast(depth AS INTEGER))"  # rounded
 
 class QuotaExceeded(RouterError):
     """The prepaid layer-tokens do not cover what the request may need at most."""
+
+    @classmethod
+    def by(cls, amount: float) -> Self:
+        """For a request that may need so many."""
+        return cls(
+            f"This needs up to {amount:.0f} layer-tokens, more than are left: lower max_tokens or add to the quota."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +95,26 @@ class Ledger:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.executescript(SCHEMA)
+        self._owner = uuid.uuid4().hex
+        self._db.execute("INSERT OR IGNORE INTO ledger VALUES (1, ?)", (self._owner,))
+        self.id: str = self._db.execute("SELECT id FROM ledger").fetchone()[0]  # of the file, for all its processes
 
     def recover(self) -> None:
-        """Gives back reservations of a service that ended without settling; called once, before serving."""
+        """Gives back reservations of services that ended without settling, once their lease is over."""
         with self._write() as db:
-            db.execute("UPDATE accounts SET reserved = 0")
+            self._expire(db)
+
+    def renew(self) -> None:
+        """Prolongs the reservations of this process; to be called several times in `LEASE_S`."""
+        with self._write() as db:
+            db.execute("UPDATE holds SET expires = ? WHERE owner = ?", (self._clock() + LEASE_S, self._owner))
+
+    def _expire(self, db: sqlite3.Connection) -> None:
+        db.execute("DELETE FROM holds WHERE expires <= ?", (self._clock(),))
+        db.execute(
+            "UPDATE accounts SET reserved = "
+            "(SELECT coalesce(sum(amount), 0) FROM holds WHERE holds.account = accounts.account)"
+        )
 
     def grant(self, account: str, granted: float) -> None:
         """Sets what the account has been granted in all; never below what it has spent or reserved."""
@@ -103,17 +133,27 @@ class Ledger:
             ).fetchone()
         return Balance(granted=row[0], spent=row[1], reserved=row[2]) if row else None
 
-    def reserve(self, account: str, amount: float) -> None:
+    def reserve(self, account: str, amount: float, request_id: str) -> None:
         """Holds `amount` of a prepaid account, before the work. Raises `QuotaExceeded`, then nothing is held."""
         with self._write() as db:
+            self._expire(db)
             held = db.execute(
                 "UPDATE accounts SET reserved = reserved + ?1 WHERE account = ?2 AND granted - spent - reserved >= ?1",
                 (amount, account),
             ).rowcount
+            if held:
+                db.execute(
+                    "INSERT INTO holds VALUES (?, ?, ?, ?, ?)",
+                    (request_id, account, amount, self._owner, self._clock() + LEASE_S),
+                )
         if not held:
-            raise QuotaExceeded(
-                f"This needs up to {amount:.0f} layer-tokens, more than are left: lower max_tokens or add to the quota."
-            )
+            raise QuotaExceeded.by(amount)
+
+    def release(self, request_id: str) -> None:
+        """Gives a reservation back; nothing was done for it."""
+        with self._write() as db:
+            db.execute("DELETE FROM holds WHERE id = ?", (request_id,))
+            self._expire(db)
 
     def settle(
         self, request_id: str, *, tenant: str, account: str, answer: Answer | None, reserved: float | None = None
@@ -130,9 +170,11 @@ class Ledger:
                 tuple(columns.values()),
             ).rowcount
             if fresh and reserved is not None:
-                db.execute(
-                    "UPDATE accounts SET reserved = max(0, reserved - ?), spent = spent + ? WHERE account = ?",
-                    (reserved, row.charged, account),
+                db.execute("DELETE FROM holds WHERE id = ?", (request_id,))
+                self._expire(db)
+                db.execute(  # never below zero, also where the lease was lost to others meanwhile
+                    "UPDATE accounts SET spent = min(spent + ?, granted - reserved) WHERE account = ?",
+                    (row.charged, account),
                 )
         return row
 

@@ -37,6 +37,7 @@ def create(
 
     limits = _given(rpm=rpm, concurrent=concurrent, max_tokens=max_tokens, quota=quota)
     secret, key = create_key(load_settings().key_path, name=name, tenant=tenant, admin=admin, **limits)
+    _share()
     if json:
         print_json({**key.public(), "secret": secret})
     else:
@@ -57,7 +58,9 @@ def change(
     from ..service.keys import change_key
 
     limits = _given(rpm=rpm, concurrent=concurrent, max_tokens=max_tokens, quota=quota)
+    _share()
     key = change_key(load_settings().key_path, key_id, **limits)
+    _share()
     if json:
         print_json(key.public())
     else:
@@ -69,6 +72,7 @@ def list_(json: Json = False) -> None:
     """Every key, without its secret."""
     from ..service.keys import list_keys
 
+    _share()
     rows = [key.public() for key in list_keys(load_settings().key_path)]
     if json:
         print_json(rows)
@@ -81,11 +85,22 @@ def revoke(key_id: str, json: Json = False) -> None:
     """Take a key's rights away; a running service sees it within seconds."""
     from ..service.keys import revoke_key
 
+    _share()
     key = revoke_key(load_settings().key_path, key_id)
+    _share()
     if json:
         print_json(key.public())
     else:
         note(f"revoked {key.id} ({key.name})")
+
+
+def _share() -> None:
+    """Keys of all machines that use this home's Redis, where there is one."""
+    from ..service.keys import share_keys
+
+    settings = load_settings()
+    if not share_keys(settings.key_path, settings.redis_url):
+        note("Redis does not answer: other machines learn of this once a service of this home reaches it")
 
 
 def _given(**limits: float | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from .edge import OPEN_PATHS, Edge
 from .keys import KeyRing
 from .openapi import refusals, secured
 from .options import ServiceOptions
+from .shared_limits import SharedLimits
 from .state import Service
 
 
@@ -30,10 +31,15 @@ def create_app(router: Any, options: ServiceOptions | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        beat = asyncio.create_task(service.beat())
         yield
         service.drain()
         service.abort()
         await asyncio.to_thread(service.pool.shutdown, cancel_futures=True)
+        beat.cancel()
+        await asyncio.gather(beat, return_exceptions=True)
+        if service.shared is not None:
+            service.shared.close()
         if service.ledger is not None:
             service.ledger.close()
 
@@ -64,11 +70,12 @@ def create_app(router: Any, options: ServiceOptions | None = None) -> FastAPI:
 
 def _service(router: Any, options: ServiceOptions) -> Service:
     llm, total = router.llm, int(router.total)
+    shared = SharedLimits(options.redis_url) if options.redis_url is not None else None
     return Service(
         router=router,
         options=options,
         keys=KeyRing(options.keys_path),
-        admission=Admission(concurrent=options.concurrent, queue=options.queue, wait_s=options.queue_s),
+        admission=Admission(concurrent=options.concurrent, queue=options.queue, wait_s=options.queue_s, shared=shared),
         telemetry=Telemetry(
             total=total, min_depth=float(llm.min_depth) if llm is not None else 0.0, span_text=options.span_text
         ),
@@ -77,6 +84,7 @@ def _service(router: Any, options: ServiceOptions) -> Service:
         llm=llm,
         total=total,
         ledger=_ledger(options),
+        shared=shared,
     )
 
 

@@ -52,7 +52,7 @@ class Edge:
         state["request_id"] = reply.request_id
         try:
             state["key"] = self._authenticate(scope)
-            self._admission.check_rate(state["key"])
+            await self._admission.check_rate(state["key"])
             body = await self._read(scope, receive)
             await self._app(scope, _replay(body, receive), reply)
         except _Gone:

@@ -1,7 +1,9 @@
 """API keys (S2): made once, stored as SHA-256, compared in constant time, each with its tenant and limits.
 
 One JSON file, written atomically under a lock and readable by its owner only; a running service notices a change by
-the file's stamp, so a revoked key stops working without a restart. Knows no HTTP.
+the file's stamp, so a revoked key stops working without a restart. `sync_keys` exchanges it with a Redis, by which
+homes on other machines learn of keys made, changed and revoked; the newest word counts, a revocation always. Redis
+holds no secret, but whoever may write there may let callers in. Knows no HTTP.
 """
 
 import hashlib
@@ -14,15 +16,19 @@ import secrets
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
+from ...cache.breaker import Breaker
+from ...cache.redis_link import RedisLink
 from ..errors import RouterError
 
 PREFIX = "sk-shoal-"
+SYNC_S = 1.0  # deadline of an exchange with Redis, which no request waits for
 TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -47,6 +53,7 @@ class ApiKey:
     max_tokens: int = 0
     quota: float = 0.0
     created: float = 0.0
+    changed: float = 0.0
 
     def public(self) -> dict[str, Any]:
         """What `shoal keys list` shows: everything but the hash."""
@@ -85,20 +92,21 @@ def create_key(
         created=time.time(),
     )
     with _locked(path):
-        _write(path, [*_read(path), key])
+        keys, revoked = _load(path)
+        _write(path, [*keys, key], revoked)
     return secret, key
 
 
 def list_keys(path: Path) -> list[ApiKey]:
-    return _read(path)
+    return _load(path)[0]
 
 
 def revoke_key(path: Path, key_id: str) -> ApiKey:
     """Removes the key with this id or name; raises `KeyFileError` when there is none, or more than one."""
     with _locked(path):
-        keys = _read(path)
+        keys, revoked = _load(path)
         found = _one(keys, key_id)
-        _write(path, [key for key in keys if key.id != found.id])
+        _write(path, [key for key in keys if key.id != found.id], [*revoked, found.id])
     return found
 
 
@@ -106,11 +114,48 @@ def change_key(path: Path, key_id: str, **limits: Any) -> ApiKey:
     """Sets `rpm`, `concurrent`, `max_tokens` or `quota` of the key with this id or name. Raises `KeyFileError`."""
     _check(**limits)
     with _locked(path):
-        keys = _read(path)
+        keys, revoked = _load(path)
         old = _one(keys, key_id)
-        new = replace(old, **limits)
-        _write(path, [new if key is old else key for key in keys])
+        new = replace(old, **limits, changed=time.time())
+        _write(path, [new if key is old else key for key in keys], revoked)
     return new
+
+
+def share_keys(path: Path, redis_url: str | None) -> bool:
+    """`sync_keys` over a link of its own; False when Redis does not answer, True also where there is none."""
+    if redis_url is None:
+        return True
+    link = RedisLink(redis_url, breaker=Breaker("the shared keys (Redis)"))
+    try:
+        return sync_keys(path, link)
+    finally:
+        link.close()
+
+
+def sync_keys(path: Path, link: RedisLink, *, namespace: str = "shoal") -> bool:
+    """Exchanges the file's keys and revocations with those in Redis; False when it does not answer.
+
+    The file then holds them all, so that the service goes on by it while Redis is away.
+    """
+    records, gone = f"{namespace}:{{keys}}:records", f"{namespace}:{{keys}}:revoked"
+    found = link.call(lambda client: (client.hgetall(records), client.smembers(gone)), deadline_s=SYNC_S)
+    if found is None:
+        return False
+    there = {key.id: key for key in map(_told, found[0].values()) if key is not None}
+    keys, revoked = _merge(path, there.values(), (one.decode() for one in found[1]))
+    news = {key.id: json.dumps(asdict(key)) for key in keys if there.get(key.id) != key}
+    buried = set(revoked) - {one.decode() for one in found[1]}
+
+    def tell(client: Any) -> bool:
+        if news:
+            client.hset(records, mapping=news)
+        if buried:
+            client.sadd(gone, *buried)
+        if out := set(revoked) & there.keys():
+            client.hdel(records, *out)
+        return True
+
+    return bool(link.call(tell, deadline_s=SYNC_S))
 
 
 class KeyRing:
@@ -144,7 +189,7 @@ class KeyRing:
             except FileNotFoundError:
                 return []
             if stamp != self._stamp:
-                self._keys, self._stamp = _read(self._path), stamp
+                self._keys, self._stamp = _load(self._path)[0], stamp
             return self._keys
 
 
@@ -169,20 +214,46 @@ def _locked(path: Path) -> FileLock:
     return FileLock(path.with_suffix(".lock"), timeout=10)
 
 
-def _read(path: Path) -> list[ApiKey]:
+def _merge(path: Path, told: Iterable[ApiKey], gone: Iterable[str]) -> tuple[list[ApiKey], list[str]]:
+    """The file's keys and revocations with those told of, written where that changes anything."""
+    with _locked(path):
+        keys, revoked = _load(path)
+        all_gone = list(dict.fromkeys([*revoked, *gone]))
+        newest = {key.id: key for key in sorted([*keys, *told], key=_age) if key.id not in all_gone}
+        if list(newest.values()) != keys or all_gone != revoked:
+            _write(path, list(newest.values()), all_gone)
+    return list(newest.values()), all_gone
+
+
+def _age(key: ApiKey) -> tuple[float, float, str]:
+    return key.created, key.changed, key.sha256
+
+
+def _told(record: bytes) -> ApiKey | None:
+    """A key as another service wrote it down; None where that is not one."""
     try:
-        return [ApiKey(**record) for record in json.loads(path.read_text("utf-8"))["keys"]]
+        raw = json.loads(record)
+        return ApiKey(**{each.name: raw[each.name] for each in fields(ApiKey) if each.name in raw})
+    except (ValueError, TypeError):
+        return None
+
+
+def _load(path: Path) -> tuple[list[ApiKey], list[str]]:
+    """Keys, and ids of those that were revoked."""
+    try:
+        raw = json.loads(path.read_text("utf-8"))
+        return [ApiKey(**record) for record in raw["keys"]], list(raw.get("revoked", ()))
     except FileNotFoundError:
-        return []
+        return [], []
     except (ValueError, KeyError, TypeError) as error:
         raise KeyFileError(f"{path} is not a key file; restore it or remove it and make new keys") from error
 
 
-def _write(path: Path, keys: list[ApiKey]) -> None:
+def _write(path: Path, keys: list[ApiKey], revoked: list[str]) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".keys-")  # mode 0600
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"version": 1, "keys": [asdict(key) for key in keys]}, file, indent=1)
+            json.dump({"version": 1, "keys": [asdict(key) for key in keys], "revoked": revoked}, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)

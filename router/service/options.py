@@ -21,13 +21,15 @@ class ServiceOptions:
     """Sizes in bytes, times in seconds. Every limit is refused at the edge, before any work is done for the request.
 
     `aliases` are further model names that are accepted; `keys_path` is the key file (None: no keys, every caller is
-    the local administrator). `concurrent` requests are worked on at once and `queue` more may wait `queue_s` each.
-    `span_text` puts the text of requests and answers into OpenTelemetry spans. `prices` are what `/v1/usage` shows.
+    the local administrator), `redis_url` where keys and their limits are shared with other processes. `concurrent`
+    requests are worked on at once and `queue` more may wait `queue_s` each. `span_text` puts the text of requests and
+    answers into OpenTelemetry spans. `prices` are what `/v1/usage` shows.
     """
 
     aliases: Sequence[str] = ("shoal",)
     keys_path: Path | None = None
     ledger_path: Path | None = None
+    redis_url: str | None = field(default=None, repr=False)
     max_body: int = 1 * MIB
     max_prompt_chars: int = 200_000
     max_prompt_tokens: int | None = None
@@ -60,8 +62,8 @@ class ServiceOptions:
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Self:
-        """From the table `service` of shoal.toml: everything but the paths and prices. Raises `BadOptions`."""
-        known = {each.name for each in fields(cls)} - {"keys_path", "ledger_path", "prices"}
+        """From the table `service` of shoal.toml: everything but paths, Redis and prices. Raises `BadOptions`."""
+        known = {each.name for each in fields(cls)} - {"keys_path", "ledger_path", "redis_url", "prices"}
         if unknown := sorted(raw.keys() - known):
             raise BadOptions(f"service has no option {', '.join(unknown)}; it takes {', '.join(sorted(known))}")
         return cls(**raw)

@@ -18,7 +18,7 @@ from ..prices import PriceTable
 from ..settings import Settings
 from .app import create_app
 from .errors import ApiError
-from .keys import list_keys
+from .keys import list_keys, share_keys
 from .options import ServiceOptions
 from .state import Service
 
@@ -43,9 +43,11 @@ def serve(router: Any, settings: Settings, *, options: ServiceOptions | None = N
 
 
 def options_of(settings: Settings) -> ServiceOptions:
-    """What the settings say of the service. Raises `BadOptions` and `BadPrices`."""
+    """What the settings say of the service, with the keys that others share. Raises `BadOptions` and `BadPrices`."""
+    share_keys(settings.key_path, settings.redis_url)
     return replace(
         ServiceOptions.of(settings.service),
+        redis_url=settings.redis_url,
         keys_path=settings.key_path if list_keys(settings.key_path) else None,
         ledger_path=settings.ledger_path,
         prices=PriceTable.of(settings.prices),

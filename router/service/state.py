@@ -1,6 +1,8 @@
 """What every route of a running service shares: the router, limits, keys, metrics, and the way work is done."""
 
 import asyncio
+import logging
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -8,18 +10,20 @@ from typing import Any, TypeVar
 
 from fastapi import Request as HttpRequest
 
-from ..accounting import Ledger
+from ..accounting import BEAT_S, Balance, Ledger
 from ..decision import Answer, Request
-from ..errors import Refused
+from ..errors import Refused, RouterError
 from ..telemetry import Telemetry
 from .admission import Admission
 from .errors import ApiError
-from .keys import ApiKey, KeyRing
+from .keys import ApiKey, KeyRing, sync_keys
 from .metering import Meter
 from .options import ServiceOptions
 from .running import Run, unless_gone
+from .shared_limits import SharedLimits
 
 T = TypeVar("T")
+log = logging.getLogger("shoal.service")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +40,7 @@ class Service:
     llm: Any
     total: int
     ledger: Ledger | None
+    shared: SharedLimits | None = None
     runs: set[Run] = field(default_factory=set)
 
     @property
@@ -56,6 +61,30 @@ class Service:
         layers = self.llm.get_layer_health()["layers"] if hasattr(self.llm, "get_layer_health") else {}
         cache = self.router.cache
         self.telemetry.health(layers, breaker=cache.stats()["redis"] if cache is not None else None)
+
+    async def beat(self) -> None:
+        """Renews what requests under way hold of limits, and learns of keys, until it is cancelled."""
+        while True:
+            await asyncio.to_thread(self._beat)
+            await asyncio.sleep(BEAT_S)
+
+    def _beat(self) -> None:
+        try:
+            if self.shared is not None:
+                self.shared.renew()
+                if self.options.keys_path is not None:
+                    sync_keys(self.options.keys_path, self.shared.link, namespace=self.shared.namespace)
+            if self.ledger is not None:
+                self.ledger.renew()
+        except (OSError, RouterError, sqlite3.Error) as error:  # the next beat tries again
+            log.error("limits could not be renewed: %s", type(error).__name__)
+
+    def balance(self, key: ApiKey) -> Balance | None:
+        """What is left of a prepaid key: over all processes, where they share a Redis that answers."""
+        own = self.ledger.balance(key.id) if self.ledger is not None and key.quota else None
+        if own is None or self.ledger is None or self.shared is None:
+            return own
+        return self.shared.balance(key.id, granted=own.granted, ledger=self.ledger.id, spent=own.spent) or own
 
     def drain(self) -> None:
         """Takes nothing new; what is being worked on goes on."""
@@ -102,7 +131,9 @@ class Service:
     def _meter(self, request: Request, key: ApiKey) -> Meter | None:
         if self.ledger is None:
             return None
-        return Meter(self.ledger, key, request, total=self.total, max_tokens=self.options.max_tokens)
+        return Meter(
+            self.ledger, key, request, total=self.total, max_tokens=self.options.max_tokens, shared=self.shared
+        )
 
     def _ended(self, run: Run, answer: Answer | None) -> None:
         self.runs.discard(run)

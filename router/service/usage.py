@@ -30,7 +30,7 @@ def routes(service: Service) -> APIRouter:
             tenant = None if key.admin else key.tenant
             since = time.time() - days * 86_400
             rows = service.options.prices.report(ledger, list(dict.fromkeys(by)), tenant=tenant, since=since)
-            balance = ledger.balance(key.id) if key.quota else None
+            balance = service.balance(key)
             left = {"granted": balance.granted, "spent": balance.spent, "left": balance.left} if balance else None
             return {"rows": rows, "quota": left}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.router.accounting import Ledger, QuotaExceeded
+from shoal.router.accounting import LEASE_S, Balance, Ledger, QuotaExceeded
 from shoal.router.decision import Answer, Decision, Route
 from shoal.router.journal import Journal, no_depth
 from shoal.router.prices import Prices
@@ -45,7 +45,7 @@ def test_quota_and_ledger_add_up(granted, requests):
 
         for index, (reserved, spent, answered, later) in enumerate(requests):
             try:
-                ledger.reserve("k", reserved)
+                ledger.reserve("k", reserved, f"r{index}")
             except QuotaExceeded:
                 assert ledger.balance("k").left < reserved
                 continue
@@ -65,14 +65,39 @@ def test_quota_and_ledger_add_up(granted, requests):
 def test_settling_twice_is_settling_once(tmp_path):
     with Ledger(tmp_path / "l.sqlite") as ledger:
         ledger.grant("k", 100)
-        ledger.reserve("k", 50)
+        ledger.reserve("k", 50, "r")
         for _ in range(2):
             ledger.settle("r", tenant="t", account="k", answer=answer(20), reserved=50)
         assert ledger.balance("k").left == 80
-    with Ledger(tmp_path / "l.sqlite") as again:
-        again.reserve("k", 80)
-        again.recover()
-        assert again.balance("k").left == 80
+
+
+def test_a_reservation_ends_with_the_process_that_holds_it_and_not_with_another_that_starts(tmp_path):
+    now = 1000.0
+    with Ledger(tmp_path / "l.sqlite", clock=lambda: now) as alive:
+        alive.grant("k", 100)
+        alive.reserve("k", 40, "mine")
+        killed = Ledger(tmp_path / "l.sqlite", clock=lambda: now)
+        assert killed.id == alive.id
+        killed.reserve("k", 30, "theirs")
+        killed.close()
+        with Ledger(tmp_path / "l.sqlite", clock=lambda: now) as started:
+            started.recover()
+            assert started.balance("k").left == 30
+            now += LEASE_S - 1
+            alive.renew()
+            now += 2
+            started.recover()
+            assert started.balance("k").reserved == 40
+            started.reserve("k", 60, "all that is left")
+            alive.settle("mine", tenant="t", account="k", answer=answer(40), reserved=40)
+            assert started.balance("k") == Balance(granted=100, spent=40, reserved=60)
+            now += LEASE_S + 1  # the started one was held up for too long; what it had reserved goes to others
+            alive.reserve("k", 50, "more")
+            started.settle("all that is left", tenant="t", account="k", answer=answer(60), reserved=60)
+            assert alive.balance("k").left == 0
+            alive.release("more")
+            alive.release("more")
+            assert alive.balance("k") == Balance(granted=100, spent=50, reserved=0)
 
 
 def test_two_processes_may_write(tmp_path):

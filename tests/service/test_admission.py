@@ -65,16 +65,16 @@ async def test_a_keys_own_limits_are_429():
     await admission.enter(LOCAL)  # others are not held up
     slot.release()
     (await admission.enter(key)).release()
-    admission.check_rate(key)
-    admission.check_rate(key)
+    await admission.check_rate(key)
+    await admission.check_rate(key)
     with pytest.raises(ApiError) as fast:
-        admission.check_rate(key)
+        await admission.check_rate(key)
     assert (fast.value.status_code, fast.value.headers["Retry-After"]) == (429, "30")
     clock.now += 30
-    admission.check_rate(key)
+    await admission.check_rate(key)
     with pytest.raises(ApiError):
-        admission.check_rate(key)
-    admission.check_rate(LOCAL)
+        await admission.check_rate(key)
+    await admission.check_rate(LOCAL)
 
 
 async def test_closing_sends_those_in_line_away():

@@ -8,6 +8,7 @@ import * as live from "./live.js";
 import { explain, language, setLanguage, t, translate } from "./strings.js";
 
 const PAGES = { ask, live, knowledge };
+let known = false; // whether the server has said what it has
 const keyed = document.documentElement.dataset.keys === "yes";
 
 function draw() {
@@ -29,7 +30,7 @@ function go() {
     if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  byId("problem").hidden = true;
+  if (known) byId("problem").hidden = true;
 }
 
 /** Asks the service about itself; asks for a key where the service wants one that is not there or wrong. */
@@ -37,12 +38,18 @@ async function know() {
   if (keyed && !key.get()) return askKey("");
   try {
     const facts = await json("v1/console");
+    known = true;
+    byId("problem").hidden = true;
     for (const page of Object.values(PAGES)) page.know(facts);
   } catch (error) {
     if (error.status === 401) return askKey(t("key_wrong"));
-    byId("problem").textContent = explain(error);
-    byId("problem").hidden = false;
+    problem(explain(error));
   }
+}
+
+function problem(text) {
+  byId("problem").textContent = text;
+  byId("problem").hidden = false;
 }
 
 function askKey(wrong) {
@@ -62,6 +69,10 @@ byId("key-form").addEventListener("submit", () => {
   key.set(byId("key-value").value.trim());
   know().then(go);
 });
+byId("key-dialog").addEventListener("cancel", () => {
+  if (!known) problem(t("key_missing"));
+});
+byId("composer").addEventListener("submit", () => known || know());
 window.addEventListener("hashchange", go);
 for (const page of Object.values(PAGES)) page.setUp();
 draw();

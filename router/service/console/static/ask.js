@@ -2,9 +2,10 @@
 
 import { call, events, json } from "./api.js";
 import { byId, el } from "./dom.js";
-import { explain, t, word } from "./strings.js";
+import { explain, known, t, word } from "./strings.js";
 import { drawToken, drawTurn } from "./turn.js";
 
+const EXAMPLES = ["example_1", "example_2", "example_3"]; // from easy to hard
 const NEAR = 120; // pixels from the end of the page that count as reading along
 
 let facts = null;
@@ -21,7 +22,7 @@ export function setUp() {
   question.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return; // a composed word is not yet a question
     event.preventDefault();
-    ask();
+    byId("composer").requestSubmit();
   });
   byId("stop").addEventListener("click", () => running?.abort());
   byId("again").addEventListener("click", () => {
@@ -46,7 +47,7 @@ export function know(told) {
   if (byId("auto").checked) budget.value = facts.total;
   const profile = byId("profile");
   const chosen = profile.value || "balanced";
-  profile.replaceChildren(...facts.profiles.map((name) => el("option", { value: name, text: name })));
+  profile.replaceChildren(...facts.profiles.map((name) => el("option", { value: name, text: known(`profile_${name}`) ? t(`profile_${name}`) : name })));
   profile.value = facts.profiles.includes(chosen) ? chosen : facts.profiles[0];
   draw();
   if (asked) ask();
@@ -57,6 +58,7 @@ export function draw() {
   drawBudget();
   byId("turns").replaceChildren(...turns.map(drawn));
   byId("empty").hidden = turns.length > 0;
+  byId("examples").replaceChildren(...EXAMPLES.map((name) => el("button", { type: "button", text: t(name), on: { click: () => ask(t(name)) } })));
   byId("again").hidden = turns.length === 0;
   const state = byId("state");
   const now = turns.findLast((turn) => turn.trace)?.trace.experience || facts.state || "steady";
@@ -81,15 +83,16 @@ function redraw(turn) {
   if (turns.includes(turn)) turn.node.replaceWith(drawn(turn)); // else the conversation was left
 }
 
-async function ask() {
+async function ask(example = null) {
   const field = byId("question");
-  asked = !facts && Boolean(field.value.trim()); // then asked as soon as the server has said what it has
-  if (!field.value.trim() || running || !facts) return;
+  const question = example ?? field.value;
+  asked = !facts && Boolean(question.trim()); // then asked as soon as the server has said what it has
+  if (!question.trim() || running || !facts) return;
   const before = turns.filter((turn) => turn.pieces.length);
   for (const turn of turns) turn.open.map = turn.open.why = false;
-  const turn = { question: field.value, pieces: [], open: { map: true, why: true }, done: false };
+  const turn = { question, pieces: [], open: { map: true, why: true }, done: false };
   turns = [...turns, turn];
-  field.value = "";
+  if (example === null) field.value = "";
   running = new AbortController();
   busy(true);
   draw();
@@ -99,6 +102,7 @@ async function ask() {
   } catch (error) {
     if (error.name === "AbortError") turn.stopped = true;
     else turn.error = explain(error);
+    if (turn.error && !field.value) field.value = question; // to be asked again, or shortened
   }
   turn.done = true;
   running = null;
@@ -128,6 +132,7 @@ async function stream(turn, request, signal) {
   for await (const event of events(response)) {
     const [choice] = event.choices;
     if (event.shoal.id) turn.trace = event.shoal;
+    if (choice?.finish_reason === "length") turn.cut = true;
     if (choice?.delta.content) add(turn, { text: choice.delta.content, depth: event.shoal.depth.max });
   }
   if (facts.parts.traces && turn.trace.depth.per_token.length) {

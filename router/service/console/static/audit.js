@@ -1,7 +1,7 @@
 // The last audit of the knowledge base, drawn from its report: size, recall, depth, what is hard, what was set aside.
 
 import { columns, el, share, table } from "./dom.js";
-import { number, t } from "./strings.js";
+import { language, number, t } from "./strings.js";
 
 const MOST = 20; // rows of a table
 
@@ -10,7 +10,7 @@ export function drawAudit(report) {
   if (!report) return [el("p", { class: "note", text: t("audit_none") })];
   const { before, after } = report.depth;
   return [
-    el("p", { class: "note", text: t(report.dry_run ? "audit_dry" : report.undone ? "audit_undone" : "audit_note", { made: report.made, limit: report.limit }) }),
+    el("p", { class: "note", text: t(report.dry_run ? "audit_dry" : report.undone ? "audit_undone" : "audit_note", { made: new Date(report.made).toLocaleString(language), limit: report.limit }) }),
     el("div", { class: "tiles" }, tiles(report)),
     el("div", { class: "panels" },
       el("section", {}, el("h3", { text: t("audit_before") }), histogram(before, t("audit_before"))),
@@ -47,7 +47,7 @@ function hardest({ hardest: rows }) {
   const title = el("h3", { text: t("audit_hardest") });
   if (!rows.length) return [title, el("p", { class: "note", text: t("audit_all_easy") })];
   const heads = [t("audit_document"), t("audit_score"), t("audit_begins")];
-  return [title, table(heads, rows.slice(0, MOST).map((row) => [row.doc_id, number(row.score, 2), row.text]), t("audit_hardest"))];
+  return [title, table(heads, rows.slice(0, MOST).map((row) => [row.doc_id, number(row.score, 2), row.text]), t("audit_hardest"), "stack")];
 }
 
 function quarantine({ passages, hardest: rows }) {
@@ -56,5 +56,5 @@ function quarantine({ passages, hardest: rows }) {
   if (!rows.length) return [title];
   const heads = ["id", t("audit_document"), t("audit_score"), t("audit_text")];
   const cells = rows.slice(0, MOST).map((row) => [row.id, `${row.doc_id}, ${row.span.join("-")}`, number(row.score, 2), row.text]);
-  return [title, how, table(heads, cells, t("audit_quarantine", { n: number(passages) }))];
+  return [title, how, table(heads, cells, t("audit_quarantine", { n: number(passages) }), "stack")];
 }

@@ -37,18 +37,18 @@ export function icon(path) {
 export const byId = (id) => document.getElementById(id);
 
 /** A table with a head, in a box that scrolls sideways by itself. */
-export function table(heads, rows, label) {
+export function table(heads, rows, label, kind = "") {
   const head = el("thead", {}, el("tr", {}, heads.map((name) => el("th", { scope: "col", text: name }))));
   const body = el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell)))));
-  const made = el("table", { class: "rows", "aria-label": label }, head, body);
+  const made = el("table", { class: `rows ${kind}`, "aria-label": label }, head, body);
   return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label }, made);
 }
 
 /** Columns of equal width whose heights are shares of `most`; told in words to who cannot see them. */
-export function columns(values, label, { names = values.map((_, i) => i), most = Math.max(...values), unit = "" } = {}) {
+export function columns(values, label, { names = values.map((_, i) => i), most = Math.max(...values), unit = "", titles = names.map((name, i) => `${name}: ${values[i]}${unit}`) } = {}) {
   const said = names.map((name, i) => [name, values[i]]).filter(([, value]) => value).map(([n, v]) => `${n}: ${v}${unit}`);
   const slots = values.map((value, i) => {
-    const bar = el("span", { class: "bar", title: `${names[i]}: ${value}${unit}` });
+    const bar = el("span", { class: "bar", title: titles[i] });
     bar.style.height = value ? `${Math.max(2, (100 * value) / most)}%` : "0";
     return el("span", { class: "slot" }, el("span", { class: "well" }, bar), el("span", { class: "tick", text: i % 5 ? "" : names[i] }));
   });

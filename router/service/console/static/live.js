@@ -67,9 +67,9 @@ export function draw() {
   byId("tiles").replaceChildren(...tiles());
   const { page } = seen;
   byId("by-route").replaceChildren(shares(page.by("shoal_answers_total", "route")));
-  byId("by-tier").replaceChildren(shares(page.by("shoal_answers_total", "tier"), TIERS));
+  byId("by-tier").replaceChildren(shares(page.by("shoal_answers_total", "tier"), TIERS, "tier_"));
   byId("by-depth").replaceChildren(depths(page));
-  byId("by-layer").replaceChildren(layers(seen.health.layers));
+  byId("by-layer").replaceChildren(...layers(seen.health));
   drawCosts();
 }
 
@@ -83,7 +83,7 @@ function tiles() {
   const mode = page.of("shoal_depth_mode").find(({ value }) => value === 1);
   const rows = [
     ["answers", t("tile_answers"), number(all, 0)],
-    ["depth", t("tile_depth", { total: facts.total }), number(page.mean("shoal_depth_layers"))],
+    ["depth", t("tile_depth", { total: facts.total }), all ? number(page.mean("shoal_depth_layers")) : "–"],
     ["hits", t("tile_hits"), percent(all - (tiers.get("miss") || 0))],
     ["free", t("tile_free"), percent(free)],
     ["queue", t("tile_queue"), `${page.sum("shoal_in_flight")} / ${page.sum("shoal_queued")}`],
@@ -94,13 +94,13 @@ function tiles() {
   return rows.map(([name, label, value]) => el("dl", { class: "tile", data: { tile: name } }, el("dt", { text: label }), el("dd", { text: value })));
 }
 
-function shares(counts, order = [...counts.keys()]) {
+function shares(counts, order = [...counts.keys()], names = "") {
   const all = [...counts.values()].reduce((sum, value) => sum + value, 0);
   if (!all) return none();
   return el("ul", { class: "shares" }, order.map((name) => {
     const count = counts.get(name) || 0;
     const shown = `${number(count, 0)} · ${Math.round((100 * count) / all)}%`;
-    return el("li", { data: { name } }, el("span", { class: "name", text: word(name) }), share(count / all, shown));
+    return el("li", { data: { name } }, el("span", { class: "name", text: word(names + name) }), share(count / all, shown));
   }));
 }
 
@@ -109,9 +109,15 @@ function depths(page) {
   return counts.some(Boolean) ? columns(counts, t("by_depth"), { names: edges }) : none();
 }
 
-function layers(health) {
-  const rates = Object.values(health).map((layer) => (layer.run_rate === null ? 0 : Math.round(1000 * (1 - layer.run_rate)) / 10));
-  return rates.some(Boolean) ? columns(rates, t("by_layer"), { most: 100, unit: "%" }) : none();
+/** Of each layer, the share of its two branches that were skipped. */
+function layers({ layers: health, requests }) {
+  const percent = (rate) => Math.round(1000 * (1 - (rate ?? 1))) / 10;
+  const skipped = Object.values(health).map(({ attention, mlp }) => [percent(attention), percent(mlp)]);
+  const rates = skipped.map(([attention, mlp]) => number((attention + mlp) / 2));
+  const titles = skipped.map(([attention, mlp], layer) => t("layer_skipped", { layer, attention, mlp }));
+  if (!requests) return [none()];
+  return [columns(rates.map(Number), t("by_layer"), { most: 100, unit: "%", titles }),
+    el("p", { class: "note", text: t("by_layer_note", { requests: number(requests) }) })];
 }
 
 const none = () => el("p", { class: "note", text: t("none_yet") });
@@ -127,13 +133,22 @@ function drawCosts() {
   const heads = ["route", "requests", "tokens", "layer_tokens", "full", "saved", "by_depth", "plain"].map((name) => t(`col_${name}`));
   const rows = [...seen.usage.rows, ...(seen.usage.rows.length > 1 ? [total] : [])].map((row) => costs(row, price));
   const { quota } = seen.usage;
-  byId("costs").replaceChildren(rows.length ? table(heads, rows, t("cost")) : none(),
-    ...(quota ? [el("p", { class: "note", text: t("quota", { left: number(quota.left, 0), granted: number(quota.granted, 0) }) })] : []));
+  const notes = [avoided(seen.usage.rows, total, price), quota ? t("quota", { left: number(quota.left, 0), granted: number(quota.granted, 0) }) : null];
+  byId("costs").replaceChildren(rows.length ? table(heads, rows, t("cost"), "figures") : none(),
+    ...notes.filter(Boolean).map((text) => el("p", { class: "note", text })));
+}
+
+const plainly = (row, price) => (row.prompt_tokens * price.prompt + row.completion_tokens * price.completion) / 1000;
+
+/** What the answers without a model saved, by the mean of the answers with one; nothing where there are none of either. */
+function avoided(rows, total, price) {
+  const free = rows.filter((row) => !row.full_depth).reduce((sum, row) => sum + row.requests, 0);
+  if (!free || free === total.requests) return null;
+  return t("avoided", { n: number(free, 0), plain: number((free * plainly(total, price)) / (total.requests - free), 3) });
 }
 
 function costs(row, price) {
-  const plain = (row.prompt_tokens * price.prompt + row.completion_tokens * price.completion) / 1000;
   const saved = row.full_depth ? `${Math.round(100 * (1 - row.layer_tokens / row.full_depth))}%` : "–";
   return [row.route, number(row.requests, 0), number(row.prompt_tokens + row.completion_tokens, 0), number(row.layer_tokens, 0),
-    number(row.full_depth, 0), saved, number((row.layer_tokens * price.layer) / 1000, 3), number(plain, 3)];
+    number(row.full_depth, 0), saved, number((row.layer_tokens * price.layer) / 1000, 3), number(plainly(row, price), 3)];
 }

@@ -22,13 +22,13 @@ export function shade(depth, least, total) {
 export function layerMap(trace) {
   const shown = Math.min(MOST, trace.tokens.length);
   const rows = Array.from({ length: shown }, (_, token) => row(trace, token));
-  const reason = el("p", { class: "reason", role: "status" });
-  const box = el("div", { class: "wide" }, tables(trace, rows));
+  const reason = el("p", { class: "reason", role: "status", text: t("map_point") });
+  const box = el("div", { class: "wide", tabindex: "-1" }, tables(trace, rows));
   walk(trace, rows, box, reason);
   const key = Object.entries(KEY).map(([kind, name]) => el("span", {}, el("i", { class: kind }), t(name)));
   return el("div", { class: "layer-map" },
     el("p", { class: "note", text: t("map_note") }),
-    el("p", { class: "key" }, key), box, reason,
+    el("p", { class: "key" }, key), reason, box,
     shown < trace.tokens.length ? el("p", { class: "note", text: t("map_more", { shown, all: trace.tokens.length }) }) : null);
 }
 

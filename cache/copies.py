@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
+from itertools import pairwise
 
 from .facts import HAN, SPLIT_VERB, Facts, facts, likeness
 from .lexicon import (
@@ -46,6 +47,9 @@ _STATEMENT = 20  # characters
 _LEAST = 0.4  # share of words two texts must have in common
 _MOST = 240  # words or characters that are laid over each other
 _NONE: frozenset[int] = frozenset()
+_PASSIVE = ("by", "被")
+_BE = re.compile(r"\b(?:is|are|was|were|be|been|being|get|gets|got)\b")
+_ASKS = frozenset(("什么", "谁", "哪", "多少", "哪个", "什么人", "什么东西"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +57,8 @@ class Difference:
     """Two texts laid over each other; "first" is the one that sorts first, so that the order of asking is no matter.
 
     `likeness`, `bag`: share of all words that both have, in order and in any order, 0..1. `content`: share of the words
-    with meaning. `moved`: whether parts changed places in a way that is no mere change of style. `first`, `second`:
-    words, or runs of Chinese characters, that only one has; `turned`: prepositions exchanged for their opposites;
+    with meaning. `moved`: whether parts changed places in a way that is no mere change of style; `voice`: whether none
+    did, though one text is active and the other passive ("did A beat B", "was A beaten by B"). `first`, `second`: words, or runs of Chinese characters, that only one has; `turned`: prepositions exchanged for their opposites;
     `one_slot`: whether they begin and end alike and differ in one place; `length`: words of the shorter text.
     """
 
@@ -62,6 +66,7 @@ class Difference:
     bag: float
     content: float
     moved: bool
+    voice: bool
     first: tuple[str, ...]
     second: tuple[str, ...]
     turned: tuple[str, str] | None
@@ -186,8 +191,9 @@ def _moved(tiles: list[Block], x: Sequence[str], y: Sequence[str], *, chinese: b
     """Whether the blocks stand in another order, other than by one of them, whole, gone past its neighbour.
 
     "In 2020, who won" and "who won in 2020" are one such step, as are "reset of the password" and "password reset".
-    "A before B" and "B before A" are more, but around "and" nothing changes; passive voice may turn things round. In a
-    long Chinese sentence one step is enough to say another thing.
+    "A before B" and "B before A" are more, but around "and" nothing changes, nor around "是" where one side only asks
+    ("什么是X"); passive voice may turn things round, and must not leave the subject where it was. In a long Chinese
+    sentence one step is enough to say another thing.
     """
     place = {i: rank for rank, (i, _, _) in enumerate(sorted(tiles, key=lambda t: t[1]))}
     runs: list[list[int]] = []  # first and last rank of blocks that are neighbours in both
@@ -206,11 +212,44 @@ def _moved(tiles: list[Block], x: Sequence[str], y: Sequence[str], *, chinese: b
     while runs and runs[-1][1] == end:
         end = runs.pop()[0] - 1
         words.pop()
-    if len(runs) == 2 and chinese and min(len(x), len(y)) >= _STATEMENT:
+    if len(runs) == 2 and ((chinese and min(len(x), len(y)) >= _STATEMENT) or _same_subject(tiles, x, y, start)):
         return True
-    if len(runs) <= 2 or (len(runs) == 3 and set(words[1]) <= COMMUTATIVE):
+    if len(runs) <= 2 or (len(runs) == 3 and _turns_freely(words)):
         return False
     return ("by" in x) == ("by" in y)
+
+
+def _turns_freely(words: list[list[str]]) -> bool:
+    """Whether what stands around the middle of three runs may change places."""
+    asks = any("".join(side) in _ASKS for side in (words[0], words[2]))
+    return set(words[1]) <= COMMUTATIVE and ("是" not in words[1] or asks)
+
+
+def _same_subject(tiles: list[Block], x: Sequence[str], y: Sequence[str], kept: int) -> bool:
+    """Whether one text is passive, the other not, and the same stands first: "A beat B", "A was beaten by B".
+
+    `kept`: how many of the first blocks have not moved.
+    """
+    for marker in _PASSIVE:
+        if (marker in x) != (marker in y):
+            side, text = (0, x) if marker in x else (1, y)
+            return sum(tile[side] < text.index(marker) for tile in tiles) == kept > 0
+    return False
+
+
+def _in_place(tiles: list[Block]) -> bool:
+    """Whether the blocks stand in the same order."""
+    return all(one[1] < other[1] for one, other in pairwise(tiles))
+
+
+def _be(f: Facts) -> bool:
+    return _BE.search(f.text) is not None
+
+
+def _passive(f: Facts) -> bool:
+    """Whether an English text looks passive and names who did it."""
+    be = _BE.search(f.text)
+    return be is not None and re.search(r"\bby\b", f.text[be.end() :]) is not None
 
 
 def _runs(left: Sequence[str], other: frozenset[str], chinese: bool) -> tuple[str, ...]:
@@ -265,6 +304,7 @@ def _difference(a: str, b: str) -> Difference | None:
         bag=bag,
         content=_dice(_content(x), _content(y)),
         moved=_moved(tiles, x, y, chinese=f.chinese),
+        voice=not f.chinese and _in_place(tiles) and _passive(f) != _passive(g) and not (_be(f) and _be(g)),
         first=first,
         second=second,
         turned=_turned(left_x, left_y),

@@ -1,12 +1,12 @@
 """What the guards look at in one text (C4): words, quantities, negations, poles, names, quotes, question kind. Pure."""
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 
+from .fold import CODE, spelled
 from .lexicon import (
     AUXILIARIES,
     AXES,
@@ -27,7 +27,8 @@ MAX_CHARS = 2000
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9+#'\-]*|[\u3400-\u9fff]")
 HAN = re.compile(r"[\u3400-\u9fff]")
-_CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")  # of a command: ls -R
+_CASED = re.compile(r"(?<=\d)\s?([A-Za-z]{0,3}[A-Z][A-Za-z]{0,3})\b")  # units that case tells apart: Mb, MB
 _QUOTE = re.compile(
     r"\"([^\"\n]{2,})\"|“([^”\n]+)”|「([^」\n]+)」|『([^』\n]+)』|《([^》\n]+)》"
     r"|(?<!\w)'([^'\n]{2,})'(?!\w)|‘([^’\n]+)’(?!\w)"
@@ -50,7 +51,8 @@ _Han = dict[str, list[tuple[str, str, int]]]
 class Facts:
     """One text. `words` are lightly stemmed English words and single Chinese characters, `content` those with meaning.
 
-    `poles` and `members` are `(axis or class, place)`; `owned` pairs an owner with what is owned.
+    `poles` and `members` are `(axis or class, place)`; `owned` pairs an owner with what is owned; `flags` are those of
+    commands, `cased` units with capitals.
     """
 
     text: str
@@ -63,6 +65,8 @@ class Facts:
     owned: frozenset[tuple[int, str]]
     names: frozenset[str]
     code: frozenset[str]
+    flags: frozenset[str]
+    cased: frozenset[str]
     quotes: frozenset[str]
     kinds: frozenset[str]
     chinese: bool
@@ -172,11 +176,9 @@ def _names(plain: str, text: str) -> frozenset[str]:
 @lru_cache(maxsize=8192)
 def facts(raw: str) -> Facts:
     """Facts of one text (its first 2,000 characters), remembered for the last few thousand texts."""
-    original = (
-        unicodedata.normalize("NFKC", raw[:MAX_CHARS]).replace("``", '"').replace("''", '"').replace("’", "'").strip()
-    )
-    code = [m.group(0).strip("` \n") for m in _CODE.finditer(original)]
-    plain = _CODE.sub(" ", original)
+    raw = raw[:MAX_CHARS].replace("``", '"') if raw.count("``") != raw.count("```") else raw[:MAX_CHARS]
+    code = [m.group(0).strip("`~") for m in CODE.finditer(raw)]
+    plain = spelled(CODE.sub(" ", raw)).replace("''", '"').replace("’", "'").strip()
     quotes = [next(g for g in m.groups() if g).strip() for m in _QUOTE.finditer(plain)]
     text = plain.lower().replace("cannot", "can not").replace("can't", "can not").replace("won't", "will not")
     text = _REPLY.sub("", _CONTRACTED.sub(" not", text))
@@ -193,6 +195,8 @@ def facts(raw: str) -> Facts:
         owned=_owned(words, text),
         names=_names(plain, text),
         code=frozenset(code),
+        flags=frozenset(_FLAG.findall(plain)),
+        cased=frozenset(_CASED.findall(plain)),
         quotes=frozenset(quotes),
         kinds=_kinds(text, whole),
         chinese=HAN.search(text) is not None,

@@ -44,7 +44,7 @@ class Guards:
         if a == b:
             return None
         x, y = facts(a), facts(b)
-        if x.text == y.text and x.code == y.code:
+        if x.text == y.text and (x.code, x.flags, x.cased) == (y.code, y.flags, y.cased):
             return None
         return (
             _quantity(x, y)
@@ -113,8 +113,10 @@ def _counting(mine: list[Quantity], others: list[Quantity]) -> list[Quantity]:
 
 
 def _quoted(x: Facts, y: Facts) -> str | None:
-    if _lost_code(x, y) or _lost_code(y, x):
+    if _lost_code(x, y) or _lost_code(y, x) or _recased(x.code, y.code) or x.flags != y.flags:
         return "code"
+    if units := _recased(x.cased, y.cased):
+        return _pair("unit", *units)
     lost_x = [q.lower() for q in x.quotes if q.lower() not in y.text]
     lost_y = [q.lower() for q in y.quotes if q.lower() not in x.text]
     if lost_x and lost_y and all(_unlike(p, q) for p in lost_x for q in lost_y):
@@ -125,7 +127,13 @@ def _quoted(x: Facts, y: Facts) -> str | None:
 def _lost_code(x: Facts, y: Facts) -> bool:
     """Whether the other text lacks a piece of code, in back ticks or plain."""
     held = {c.lower() for c in y.code}
-    return any(c.lower() not in held and c.lower() not in y.text for c in x.code)
+    return any(c.lower() not in held and c.strip().lower() not in y.text for c in x.code)
+
+
+def _recased(x: frozenset[str], y: frozenset[str]) -> tuple[str, str] | None:
+    """What only one has, and the other in another case: Mb, MB; `ls -R`, `ls -r`."""
+    pairs = ((a, b) for a in sorted(x - y) for b in sorted(y - x) if a.lower() == b.lower())
+    return next(pairs, None)
 
 
 def _unlike(a: str, b: str) -> bool:
@@ -235,8 +243,10 @@ def _subsequence(short: str, long: str) -> bool:
 
 
 def _reordered(a: str, b: str) -> str | None:
-    """Near copies whose parts changed places: mostly somebody did it to somebody else."""
+    """Near copies whose parts changed places, or should have: mostly somebody did it to somebody else."""
     d = difference(a, b)
+    if d is not None and d.voice and d.content == 1:
+        return "roles"
     if d is None or not d.moved:
         return None
     in_sense = d.content == 1 and d.bag >= _SAME_IN_SENSE

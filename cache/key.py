@@ -1,8 +1,8 @@
 """Cache keys (C3): a canonical form of the whole request, hashed, with the tenant as a hard partition.
 
-Two requests have the same key exactly when nothing that could change the answer differs. Text is NFKC-normalised and
-its white space collapsed, except inside code (fenced or in back ticks), which stays byte for byte. The depth budget
-is not part of the key (the bucket stands beside it), nor are fields that only change how an answer is sent.
+Two requests have the same key exactly when nothing that could change the answer differs. Messages are folded (`fold`)
+and their white space collapsed, except inside code (fenced, in back ticks, or indented lines), which stays as it is, and
+so does everything beside the messages: a stop string may well be a line feed. The depth budget is not part of the key (the bucket stands beside it), nor are fields that only change how an answer is sent.
 
 The *scope* is the key without the last user turn: system prompt, earlier turns, sampling, tools, fingerprints,
 tenant. Two requests may be compared by meaning only inside one scope, so a follow-up ("how old is he") can meet
@@ -14,12 +14,12 @@ import hashlib
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import CacheInputError
+from .fold import CODE, fold
 
 Prompt = str | Sequence[Mapping[str, Any]]
 
@@ -27,8 +27,9 @@ Prompt = str | Sequence[Mapping[str, Any]]
 _DELIVERY = """stream stream_options user metadata cache cache_control no_cache no_store max_age tenant timeout store
 max_depth budget depth trace headers extra_headers prompt"""
 IGNORED = frozenset(_DELIVERY.split())
-_CODE = re.compile(r"(```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|`[^`\n]+`)", re.DOTALL)
+_CODE = re.compile(f"({CODE.pattern})", re.DOTALL)
 _SPACE = re.compile(r"\s+")
+_INDENTED = re.compile(r"[\n\r](?: {2,}| *\t\s*)\S")
 SEMANTIC_MAX_CHARS = 600
 
 
@@ -46,11 +47,11 @@ class CacheKey:
 
 
 def normal_text(text: str) -> str:
-    """NFKC and single spaces outside code; surrogate pairs joined; ends trimmed."""
+    """Folded, and with single spaces, outside code; surrogate pairs joined; ends trimmed. Indented lines count as code."""
     if any("\ud800" <= c <= "\udfff" for c in text):
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass") if _pairs(text) else text
     parts = _CODE.split(text)
-    parts[::2] = [_SPACE.sub(" ", unicodedata.normalize("NFKC", part)) for part in parts[::2]]
+    parts[::2] = [part if _INDENTED.search(part) else _SPACE.sub(" ", fold(part)) for part in parts[::2]]
     return "".join(parts).strip()
 
 
@@ -64,9 +65,7 @@ def _pairs(text: str) -> bool:
 
 
 def _canonical(value: Any, path: str) -> Any:
-    if isinstance(value, str):
-        return normal_text(value)
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int | float):
         if not math.isfinite(value):
@@ -85,7 +84,7 @@ def _content(content: Any, path: str) -> Any:
         parts = list(content)
         if parts and all(isinstance(p, Mapping) and p.get("type") == "text" for p in parts):
             return normal_text("".join(str(p.get("text", "")) for p in parts))
-    return _canonical(content, path)
+    return normal_text(content) if isinstance(content, str) else _canonical(content, path)
 
 
 def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
@@ -150,7 +149,8 @@ def key_of(
     where = [tenant, model, kb, embedder, params]
     last = messages[-1]
     plain = last["role"] == "user" and isinstance(last["content"], str) and set(last) <= {"role", "content"}
-    text = last["content"] if plain and 0 < len(last["content"]) <= SEMANTIC_MAX_CHARS else None
+    short = plain and 0 < len(last["content"]) <= SEMANTIC_MAX_CHARS
+    text = last["content"] if short and not _INDENTED.search(last["content"]) else None
     return CacheKey(
         hash=_digest(["key", *where, messages]),
         scope=_digest(["scope", *where, messages[:-1]]),

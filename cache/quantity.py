@@ -56,6 +56,7 @@ _WORDS = re.compile(
 )
 _MARK = re.compile(r"(?:^|(?<=\s))(\d{1,2})[.)](?=\s)")
 _SQUARE = re.compile(r"\b(square|cubic)[\s-]+(?=[a-z])|\b(sq|cu)\.?\s+(?=[a-z])")
+_SUM = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:\s*[\^/÷]\s*-?\d+(?:\.\d+)?)+(?![\w.]*\d)")  # the order of the two counts
 _NEXT_UNIT = re.compile(rf"[\s-]*({_WORD_UNIT})(?![a-z])")
 _ORDINAL = re.compile(r"\b(" + "|".join(w for w in ORDINAL_WORDS if w not in ("first", "second")) + r")\b")
 
@@ -145,6 +146,7 @@ def quantities(text: str) -> tuple[Quantity, ...]:
         if text[match.start() : match.end()].strip():
             found.extend(parts)
             text = text[: match.start()] + " " * len(match.group(0)) + text[match.end() :]
+    found += [("".join(m.group(0).split()), "as written") for m in _SUM.finditer(text)]
     take(_VERSION, lambda m: [(m.group(1) or m.group(2), "" if m.group(2) else "version")])
     take(_CLOCK, _clock)
     take(_NUMBER, _number)

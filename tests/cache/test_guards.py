@@ -57,6 +57,18 @@ OPPOSED = [
     ("房间有12平方米", "房间有12米", "number"),
     ("explain article 15 of the law", "explain article 15b of the law", "number"),
     ("怎么续签护照", "怎么续签签证", "different kind"),
+    ("what is 10²", "what is 10³", "number"),
+    ("what is 10²", "what is 102", "number"),
+    ("what is 2^10", "what is 10^2", "number"),
+    ("is 27/07 a holiday", "is 07/27 a holiday", "number"),
+    ("what does `ls -R` do", "what does `ls -r` do", "code"),
+    ("what does ls -R do", "what does ls -r do", "code"),
+    ("what does rm -rf do", "what does rm do", "code"),
+    ("how long for 8 Mb", "how long for 8 MB", "unit"),
+    ("小明打败了小红", "小明被小红打败了", "order"),
+    ("李华是王明的老师", "王明是李华的老师", "order"),
+    ("Did Brazil defeat Italy?", "Was Brazil defeated by Italy?", "roles"),
+    ("Who did Kennedy influence?", "Who was Kennedy influenced by?", "roles"),
 ]
 
 SAME = [
@@ -86,6 +98,13 @@ SAME = [
     ("a zero-copy slice of the table", "a slice of the table that copies nothing"),
     ("three steps: 1. read 2. write 3. check", "three steps: read, write, check"),
     ("load it in the absence of a script", "load it when there is no script"),
+    ("add 3½ cups", "add 3 1/2 cups"),
+    ("how long for 8 mb", "how long for 8 MB"),
+    ("小明打败了小红", "小红被小明打败了"),
+    ("房子被卖了吗", "房子卖了吗"),
+    ("什么是光合作用", "光合作用是什么"),
+    ("Did Brazil defeat Italy?", "Was Italy defeated by Brazil?"),
+    ("Who painted the Mona Lisa?", "By whom was the Mona Lisa painted?"),
 ]
 
 

@@ -45,6 +45,24 @@ def test_white_space_and_width_do_not_count_outside_code() -> None:
     assert key_of("```\nif x:\n  y\n```").hash != key_of("```\nif x:\ny\n```").hash
 
 
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("what is 10²", "what is 102"),
+        ("add 3½ cups", "add 31⁄2 cups"),
+        ("what prints this:\nif x:\n    a()\nb()", "what prints this:\nif x:\n    a()\n    b()"),
+        ("a:\n\tb", "a:\nb"),
+    ],
+)
+def test_signs_and_indentation_that_mean_something_count(a: str, b: str) -> None:
+    assert key_of(a).hash != key_of(b).hash
+
+
+def test_indented_texts_hit_exactly_only() -> None:
+    assert key_of("fix it:\nif x:\n    a()").text is None
+    assert key_of("fix it:\nif x: a()").text is not None
+
+
 def test_case_counts() -> None:
     assert key_of("polish it").hash != key_of("Polish it").hash
 
@@ -75,6 +93,14 @@ def test_what_does_not_change_an_answer(a: dict[str, object], b: dict[str, objec
         ({"tools": [{"name": "a"}]}, {}),
         ({"response_format": {"type": "json_object"}}, {}),
         ({"stop": ["a", "b"]}, {"stop": ["b", "a"]}),
+        ({"stop": "\n"}, {"stop": "\n\n"}),
+        ({"stop": [" END"]}, {"stop": ["END"]}),
+        (
+            {"response_format": {"type": "json_schema", "s": {"enum": ["a  b"]}}},
+            {"response_format": {"type": "json_schema", "s": {"enum": ["a b"]}}},
+        ),
+        ({"n": 2}, {"n": 1}),
+        ({"logprobs": True}, {"logprobs": 1}),
         ({"model": "a"}, {"model": "b"}),
     ],
 )

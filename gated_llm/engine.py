@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from .constrain import Grammars
 from .draft import Draft
 from .errors import GatedError, PromptError
+from .gates import Thrift
 from .gating import Policy, new_gating, run_mask
 from .health import LayerHealth
 from .policy import Budget, resolve_budget
@@ -179,9 +180,10 @@ class GatedLLM:
         `schema`: a JSON schema that the answer is held to, unless `max_tokens` cuts it off.
         `drafts`: guess tokens ahead and verify them, which changes the time and nothing else (G16). `store_skipped`:
         a skipped attention branch still stores its keys and values. `partition`: whose prompt it is; only prompts of
-        one partition share what was read of a common beginning. `trace`: the last chunk holds every token's decisions
-        (G7). `policy`: "full", "plan", or one whose thresholds were calibrated ("signals", "hybrid", "random"), within
-        the stated quality; "auto" takes the shallowest of all for this kind of `work` ("chat", "grounded", "scoring").
+        one partition share what was read of a common beginning. `trace`: the last chunk holds every decision (G7).
+        `policy`: "full", "plan", or one that decides token by token within the stated quality: "signals", "hybrid",
+        "random" where thresholds were calibrated, "gates" where gates were trained; "auto" takes the shallowest of all
+        for this kind of `work` ("chat", "grounded", "scoring").
         Settings are checked before the first chunk is asked for. Raises PromptError, BudgetError, SamplingError,
         PlanError, Busy, and LogitsError from a damaged checkpoint.
         """
@@ -191,21 +193,29 @@ class GatedLLM:
         )
         plan, ids = served.plan, self._read(prompt, raw=raw)
         rules = served.rules if served.model.exact_rows else None  # signals come from the kernel
-        chosen = choose_policy(max_depth, plan, rules, quality=self.quality, policy=policy, work=work)
+        chosen = choose_policy(
+            max_depth, plan, rules, gates=served.gates, quality=self.quality, policy=policy, work=work
+        )
         budget, full = chosen.budget, chosen.budget.dropped == 0
-        room, gated = min(sampling.max_tokens, self.context - len(ids)), gate_prefill and not full
+        thrift = None if chosen.thrift is None else Thrift(value=chosen.thrift, store=store_skipped)
+        room = min(sampling.max_tokens, self.context - len(ids))
+        gated = gate_prefill and not (full and thrift is None)
         mask = run_mask(plan, [point.drop for point in plan.points[: budget.dropped]], store=store_skipped)
-        drafted = drafts and served.model.exact_rows and chosen.rule is None
+        drafted = drafts and served.model.exact_rows and chosen.rule is None and thrift is None
         request = Work(
             model=served.model,
             tokenizer=self.tokenizer,
             ids=ids,
             room=room,
             sampling=sampling,
-            gating=new_gating(chosen.policy, plan, budget, rule=chosen.rule, seed=seed, store=store_skipped),
+            gating=new_gating(
+                chosen.policy, plan, budget, rule=chosen.rule, seed=seed, store=store_skipped, thrift=thrift
+            ),
             full=full,
             gated_prompt=mask if gated else None,
+            prompt_thrift=thrift if gated else None,
             prefill_depth=plan.depth_at(budget.dropped) if gated else float(plan.total),
+            attention_share=plan.attention_share,
             capacity=[(0 if gated else len(ids)) + (room + gated * len(ids)) * bool(a) for a in mask[:, 0].tolist()],
             budget=budget.depth,
             policy=chosen.policy,

@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import GatedError
+from .gates import Thrift
 from .policy import SAFE_LAYERS, Branch, Budget, Plan
 from .signals import NAMES, Reading, Signals, Window, read
 from .trace import BEFORE, Probes, Reason, letters, uniform
 
 Mask = NDArray[np.uint8]  # [layers, 2], attention and MLP; 0 skips, 1 runs
-Policy = Literal["full", "plan", "signals", "hybrid", "random"]
-POLICIES: tuple[Policy, ...] = ("full", "plan", "signals", "hybrid", "random")
+Policy = Literal["full", "plan", "signals", "gates", "hybrid", "random"]
+POLICIES: tuple[Policy, ...] = ("full", "plan", "signals", "gates", "hybrid", "random")
 WHOLE = 2  # first generated tokens that no rule shortens
 PREDICTED = "predicted"  # a bound on what a predictor makes of all signals
 
@@ -34,11 +35,13 @@ def _numbers(values: Iterable[object]) -> bool:
 class Gating(Protocol):
     """One request's chooser, asked once per generated token: `begin`, `decide` where there is a `probe`, `finish`.
 
-    `probe`: how many blocks run before the mask is decided; None where it is known before the pass. `branch_runs`
+    `probe`: how many blocks run before the mask is decided; None where it is known before the pass. `thrift`: what
+    learned gates, which decide inside the pass, are to save; it ends with `gated`. `branch_runs`
     [layers, 2]: tokens for which each branch ran; `depths`: one per token. `thresholds`: what a trace shows.
     """
 
     probe: int | None
+    thrift: Thrift | None
     depths: list[float]
     branch_runs: NDArray[np.int64]
     thresholds: Probes
@@ -56,8 +59,17 @@ class Gating(Protocol):
         """The whole mask, from what block `probe - 1` has left; blocks before the probe stay as begun."""
         ...
 
+    def gated(self, run: Mask, alpha: NDArray[np.float32]) -> None:
+        """What gates have run of the token, and what they scaled it by, [layers, 2]."""
+        ...
+
     def finish(self, confidence: float) -> float:
         """Ends the token, given the probability of the likeliest token after it; returns its depth in layers."""
+        ...
+
+    @property
+    def alphas(self) -> Sequence[float]:
+        """One alpha per branch of the last token where gates decided, else empty."""
         ...
 
     def explain(self) -> tuple[str, Probes]:
@@ -197,6 +209,7 @@ class Choice:
     whole: int = WHOLE
     seed: int = 0
     store: bool = False
+    thrift: Thrift | None = None
 
     probe: int | None = field(init=False)
     depths: list[float] = field(init=False, default_factory=list)
@@ -209,6 +222,7 @@ class Choice:
     _level: int = field(init=False, default=0)
     _confidence: float = field(init=False, default=math.nan)
     _signals: Signals = field(init=False, default_factory=Signals)
+    _alpha: NDArray[np.float32] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         levels = self.rule.levels if self.rule else ()
@@ -246,6 +260,9 @@ class Choice:
             self._mask = self._levels[self._level]
         return self._mask
 
+    def gated(self, run: Mask, alpha: NDArray[np.float32]) -> None:
+        self._mask, self._alpha = run.copy(), alpha.copy()
+
     def finish(self, confidence: float) -> float:
         self._confidence = confidence
         ran = self._mask == 1
@@ -255,8 +272,15 @@ class Choice:
         self.depths.append(depth)
         return depth
 
+    @property
+    def alphas(self) -> Sequence[float]:
+        return () if self._alpha is None else [round(float(alpha), 6) for alpha in self._alpha.flatten()]
+
     def explain(self) -> tuple[str, Probes]:
         shown = [(a == 1, m == 1) for a, m in self._mask.tolist()]
+        if self._alpha is not None:
+            why = [tuple(Reason.GATE if run == 1 else Reason.PLAN for run in pair) for pair in self.base.tolist()]
+            return letters(shown, [(a, m) for a, m in why]), {}
         whole = len(self.depths) <= self.whole and self.rule is not None
         planned = Reason.FULL if self.base.all() and self.rule is None else Reason.PLAN
         if self.rule is None:
@@ -313,15 +337,20 @@ def new_gating(
     seed: int = 0,
     whole: int = WHOLE,
     store: bool = False,
+    thrift: Thrift | None = None,
 ) -> Gating:
-    """The chooser of one request. `full` and `plan` follow the budget alone; the others need a rule as well.
+    """The chooser of one request. `full` and `plan` follow the budget alone; `gates` needs a `thrift`, others a rule.
 
     `full` is `plan` at a budget that leaves nothing out. `random` leaves out the rule's levels at the rule's rates.
     Raises GatedError for a policy that is not known or lacks its rule.
     """
     if policy not in POLICIES:
         raise GatedError(f"policy={policy!r:.40}: give one of {', '.join(POLICIES)}.")
-    adaptive = policy not in ("full", "plan")
+    if (policy == "gates") != (thrift is not None):
+        raise GatedError(
+            "Policy 'gates' needs learned gates, and no other has any: train them with `shoal gates train`."
+        )
+    adaptive = policy not in ("full", "plan", "gates")
     if adaptive and (rule is None or (policy == "random" and not rule.rates)):
         raise GatedError(
             f"Policy {policy!r} needs calibrated thresholds: make them with `shoal gates calibrate --signals`."
@@ -329,5 +358,5 @@ def new_gating(
     drops = [point.drop for point in plan.points[: 0 if policy == "full" else budget.dropped]]
     return Choice(
         policy=policy, plan=plan, base=run_mask(plan, drops, store=store), rule=rule if adaptive else None,
-        whole=whole, seed=seed, store=store,
+        whole=whole, seed=seed, store=store, thrift=thrift,
     )  # fmt: skip

@@ -14,6 +14,17 @@ from .config import DecoderConfig
 _GROW = 256
 
 
+def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers in order as stretches from up to before."""
+    found: list[tuple[int, int]] = []
+    for row in rows:
+        if found and found[-1][1] == row:
+            found[-1] = (found[-1][0], row + 1)
+        else:
+            found.append((row, row + 1))
+    return found
+
+
 class KVCache:
     """Buffers of one batch of sequences that advance together.
 
@@ -44,10 +55,10 @@ class KVCache:
         self._steps.append(positions)
         self.tokens += positions.shape[1]
 
-    def append(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, layer: int, kv: Tensor, rows: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
         """Stores `kv` [batch, seq, 2 * kv_heads, head_dim] of the pass; returns all keys and values that there are.
 
-        Each is [batch, kv_heads, n, head_dim].
+        Each is [batch, kv_heads, n, head_dim]. `rows`: which of the tokens so far they are, in order; else the last.
         """
         old, seq = self.lengths[layer], kv.shape[1]
         new = old + seq
@@ -56,11 +67,12 @@ class KVCache:
         buffer = self._kv[layer]
         buffer[:, old:new] = kv
         self.lengths[layer] = new
-        spans, start = self._spans[layer], self.tokens - seq
-        if spans and spans[-1][1] == start:
-            spans[-1] = (spans[-1][0], self.tokens)
-        else:
-            spans.append((start, self.tokens))
+        spans = self._spans[layer]
+        for start, stop in [(self.tokens - seq, self.tokens)] if rows is None else _runs(rows):
+            if spans and spans[-1][1] == start:
+                spans[-1] = (spans[-1][0], stop)
+            else:
+                spans.append((start, stop))
         held = buffer[:, :new].transpose(1, 2)
         return held[:, : self._kv_heads], held[:, self._kv_heads :]
 
@@ -76,17 +88,21 @@ class KVCache:
 
     def visible(self, layer: int, queries: Tensor, window: int | None) -> Tensor:
         """What the pass's tokens, at `queries` [batch, seq], may see of the layer's keys: 0, else minus infinity, added
-        to attention's scores [batch, heads, seq, n]. Padding sees padding. Made once for all layers that hold the same.
+        to attention's scores [batch, heads, seq, n]. Padding sees padding.
         """
+        q, k = queries[:, None, :, None], self.positions(layer)[:, None, None, :]
+        seen = (k <= q) & (k >= 0)
+        if window is not None:
+            seen &= k > q - window
+        seen |= (q < 0) & (k < 0)
+        mask = torch.zeros(seen.shape, dtype=self._kv[layer].dtype, device=seen.device)
+        return mask.masked_fill_(~seen, -torch.inf)
+
+    def shared_visible(self, layer: int, queries: Tensor, window: int | None) -> Tensor:
+        """The same for all tokens of the pass, made once for all layers that hold the same."""
         key = (window, id(queries), *self._spans[layer])
         if key not in self._visible:
-            q, k = queries[:, None, :, None], self.positions(layer)[:, None, None, :]
-            seen = (k <= q) & (k >= 0)
-            if window is not None:
-                seen &= k > q - window
-            seen |= (q < 0) & (k < 0)
-            mask = torch.zeros(seen.shape, dtype=self._kv[layer].dtype, device=seen.device)
-            self._visible[key] = mask.masked_fill_(~seen, -torch.inf)
+            self._visible[key] = self.visible(layer, queries, window)
         return self._visible[key]
 
     def mark(self) -> tuple[int, tuple[int, ...]]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .config import DecoderConfig
 from .errors import WeightsError
+from .gated_pass import GatedPass, TorchGates
 from .kv import KVCache
 from .matrix import Matrix, make_matrix
 from .rope import rope_tables
@@ -105,6 +106,7 @@ class Decoder:
         self._global = self._rope(config.rope)
         self._local = self._rope(config.local_rope) if config.local_rope else self._global
         self._everything: RunMask = ((True, True),) * config.layers
+        self.gates: TorchGates | None = None  # for `forward`'s, where it has learned ones
 
     def cache(self, capacity: int | Sequence[int], *, batch: int = 1) -> KVCache:
         """An empty cache with room for `capacity` tokens, one number for every layer or one each."""
@@ -120,17 +122,24 @@ class Decoder:
         *,
         keep_skipped: bool = False,
         padded: bool = False,
+        gates: GatedPass | None = None,
     ) -> Tensor:
         """Hidden states [batch, seq, hidden] after the last norm, for `ids` [batch, seq] at `positions` [batch, seq].
 
         A branch that `run` leaves out costs nothing, unless `keep_skipped`: then a skipped attention branch still
-        stores its keys and values. With `padded`, position -1 marks padding, which nothing attends to.
+        stores its keys and values. With `padded`, position -1 marks padding, which nothing attends to. `gates` leave
+        out more, token by token, of one sequence without padding.
         """
         cache.advance(positions)
         rotary = self.rotary(positions)
         x = self.embed(ids)
         for index, (attention, mlp) in enumerate(run or self._everything):
-            x = self.block(index, x, positions, rotary, cache, attention, mlp, keep_skipped=keep_skipped, padded=padded)
+            if gates is not None:
+                x = self._gated_block(index, x, positions, rotary, cache, gates, attention, mlp, keep=keep_skipped)
+            else:
+                x = self.block(
+                    index, x, positions, rotary, cache, attention, mlp, keep_skipped=keep_skipped, padded=padded
+                )
         return self.finish(x)
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -172,6 +181,29 @@ class Decoder:
                 x = x + added
         return x + self.feed(index, x) if mlp else x
 
+    def _gated_block(
+        self, index: int, x: Tensor, positions: Tensor, rotary: Rotary, cache: KVCache, gates: GatedPass,
+        attention: bool, mlp: bool, *, keep: bool,
+    ) -> Tensor:  # fmt: skip
+        """One layer whose branches run for the tokens that the gates let through, scaled by alpha."""
+        alpha = gates.decide(index, x, attention, mlp).to(x.dtype)
+        if attention and gates.thrift.store:
+            added = self.attend(index, x, positions, rotary, cache)
+            x = x if added is None else x + added * alpha[:, :1]
+        elif attention:
+            rows = alpha[:, 0].nonzero().flatten()
+            if len(rows):
+                part = [tuple(table[:, rows] for table in tables) for tables in rotary]
+                turned: Rotary = (part[0], part[1])  # type: ignore[assignment]
+                places = (rows + (cache.tokens - x.shape[1])).tolist()
+                added = self.attend(index, x[:, rows], positions[:, rows], turned, cache, rows=places)
+                if added is not None:
+                    x = x.index_add(1, rows, added * alpha[rows, :1])
+        elif keep:
+            self.attend(index, x, positions, rotary, cache, store_only=True)
+        rows = alpha[:, 1].nonzero().flatten()
+        return x.index_add(1, rows, self.feed(index, x[:, rows]) * alpha[rows, 1:]) if len(rows) else x
+
     def attend(
         self,
         index: int,
@@ -182,9 +214,10 @@ class Decoder:
         *,
         store_only: bool = False,
         padded: bool = False,
+        rows: Sequence[int] | None = None,
     ) -> Tensor | None:
         """What the attention branch of a layer adds to `x` [batch, seq, hidden]; with `store_only` it only stores keys
-        and values and gives None.
+        and values and gives None. `rows`: which tokens of the cache these are, where not all of the pass.
         """
         layer, config = self.layers[index], self.config
         batch, seq, hidden = x.shape
@@ -200,12 +233,13 @@ class Decoder:
         swapped = qk.roll(config.head_dim // 2, dims=-1)
         qk.mul_(cos).addcmul_(swapped, sin)
         fresh = cache.lengths[index] == 0
-        keys, values = cache.append(index, qkv[:, :, config.heads :])
+        keys, values = cache.append(index, qkv[:, :, config.heads :], rows)
         if store_only:
             return None
         plain = not padded and (layer.window is None or cache.tokens <= layer.window)
         causal = plain and fresh and seq > 1 and config.attention_cap is None
-        mask = None if causal or (plain and seq == 1) else cache.visible(index, positions, layer.window)
+        visible = cache.shared_visible if rows is None else cache.visible
+        mask = None if causal or (plain and seq == 1) else visible(index, positions, layer.window)
         queries = qkv[:, :, : config.heads].transpose(1, 2)
         mixed = self._mix(queries, keys, values, mask, causal=causal).transpose(1, 2)
         out = layer.out(mixed.reshape(batch * seq, -1)).view(batch, seq, hidden)

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .config import DecoderConfig
+from .gated_pass import GatedPass, TorchGates
+from .gates import WHOLE_PROMPT, Gates, Thrift
 from .gating import Gating
 from .matrix import is_4bit
 from .model import Decoder, RunMask
-from .native import NativeDecoder, NativeKV, Watch, available, supports
+from .native import Gated, NativeDecoder, NativeKV, Watch, available, supports
 from .signals import Reading
 
 MANY = 96  # tokens from which torch reads faster than the kernel
@@ -54,7 +56,8 @@ class Store(Protocol):
 class Stretch:
     """Tokens of one request to pass in order. Logits are given after the last one, or after `every` one.
 
-    `run`: branches to run, None for all; or `gating` decides between two blocks of the pass, for one token.
+    `run`: branches to run, None for all; or `gating` decides between two blocks of the pass, for one token. With
+    `thrift`, tokens of a prompt whose branches gates may leave out of `run`.
     """
 
     store: Store
@@ -62,14 +65,19 @@ class Stretch:
     run: Run | None = None
     every: bool = False
     gating: Gating | None = None
+    thrift: Thrift | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """fp32 logits [1 or n, vocab] of a stretch, and its residual stream [n, hidden] where it is at hand."""
+    """fp32 logits [1 or n, vocab] of a stretch, and its residual stream [n, hidden] where it is at hand.
+
+    `branch_runs` [layers, 2]: tokens of a prompt for which each branch ran, where gates decided.
+    """
 
     logits: Tensor
     states: NDArray[np.float32] | None
+    branch_runs: NDArray[np.int64] | None = None
 
 
 class Model(Protocol):
@@ -90,6 +98,10 @@ class Model(Protocol):
         """One pass over stretches of different requests; each result is what it would be alone, to the bit."""
         ...
 
+    def set_gates(self, gates: Gates) -> None:
+        """Takes the learned gates that `thrift` is for. Raises PlanError where their shape is another model's."""
+        ...
+
     def set_threads(self, threads: int) -> None: ...
 
     def close(self) -> None: ...
@@ -97,6 +109,10 @@ class Model(Protocol):
 
 def _mask(run: Run | None) -> RunMask | None:
     return None if run is None else [(attention == 1, bool(mlp)) for attention, mlp in run.tolist()]
+
+
+def _runs(gated: GatedPass | None) -> NDArray[np.int64] | None:
+    return None if gated is None else gated.ran.sum(0, dtype=torch.int64).numpy()
 
 
 class TorchStore:
@@ -116,11 +132,23 @@ class TorchStore:
         return self.cache.bytes_held
 
     @torch.inference_mode()
-    def read(self, ids: Sequence[int], run: Run | None, *, every: bool = False) -> Tensor:
-        """fp32 logits [1 or n, vocab] after the last or every token."""
+    def read(
+        self,
+        ids: Sequence[int],
+        run: Run | None,
+        *,
+        every: bool = False,
+        thrift: Thrift | None = None,
+        prompt: bool = True,
+    ) -> tuple[Tensor, GatedPass | None]:
+        """fp32 logits [1 or n, vocab] after the last or every token, and what gates did with a `thrift`."""
         self._mark, self._run = self.cache.mark(), run
-        hidden = self._forward(ids, run)
-        return self._decoder.logits(hidden[0] if every else hidden[0, -1:])
+        places, gated = self._places(len(ids)), None
+        if thrift is not None:
+            assert self._decoder.gates is not None
+            gated = self._decoder.gates.begin(thrift, places, prompt=prompt)
+        hidden = self._forward(ids, places, run, gated)
+        return self._decoder.logits(hidden[0] if every else hidden[0, -1:]), gated
 
     def rewind(self, tokens: int) -> None:
         passed, lengths = self._mark
@@ -139,11 +167,10 @@ class TorchStore:
         for layer, kv in enumerate(block):
             self.cache.append(layer, kv[None])
 
-    def _forward(self, ids: Sequence[int], run: Run | None) -> Tensor:
-        places = self._places(len(ids))
+    def _forward(self, ids: Sequence[int], places: Tensor, run: Run | None, gated: GatedPass | None) -> Tensor:
         keep = run is not None and bool((run[:, 0] == 2).any())
         tokens = torch.tensor([list(ids)], device=self._decoder.device)
-        return self._decoder.forward(tokens, places, self.cache, _mask(run), keep_skipped=keep)
+        return self._decoder.forward(tokens, places, self.cache, _mask(run), keep_skipped=keep, gates=gated)
 
     def _places(self, more: int) -> Tensor:
         start, self.tokens = self.tokens, self.tokens + more
@@ -163,13 +190,22 @@ class TorchModel:
         return TorchStore(self.decoder, capacity)
 
     def run(self, stretches: Sequence[Stretch]) -> list[Passed]:
-        return [Passed(logits=self._one(stretch), states=None) for stretch in stretches]
+        return [self._one(stretch) for stretch in stretches]
 
     @staticmethod
-    def _one(stretch: Stretch) -> Tensor:
+    def _one(stretch: Stretch) -> Passed:
         assert isinstance(stretch.store, TorchStore)
-        run = stretch.run if stretch.gating is None else stretch.gating.begin()
-        return stretch.store.read(stretch.ids, run, every=stretch.every)
+        gating, run, thrift = stretch.gating, stretch.run, stretch.thrift
+        if gating is not None:
+            run, thrift = gating.begin(), gating.thrift
+        logits, gated = stretch.store.read(stretch.ids, run, every=stretch.every, thrift=thrift, prompt=gating is None)
+        if gating is not None and gated is not None:
+            gating.gated(gated.ran[0].numpy(), gated.alpha[0].numpy())
+        return Passed(logits=logits, states=None, branch_runs=_runs(gated))
+
+    def set_gates(self, gates: Gates) -> None:
+        gates.check(self.config.layers, self.config.hidden, gates.model_fingerprint)
+        self.decoder.gates = TorchGates(gates, self.decoder.device)
 
     def set_threads(self, threads: int) -> None:
         """torch's own setting is all there is."""
@@ -201,11 +237,11 @@ class KernelStore:
         """Whether torch should read these tokens next."""
         return self._reader is not None and self._kv is None and len(ids) >= MANY
 
-    def read(self, ids: Sequence[int], run: Run | None, *, every: bool = False) -> Tensor:
+    def read(self, stretch: "Stretch") -> Passed:
         """A long stretch, by torch."""
-        logits = self._torch().read(ids, run, every=every)
-        self.tokens += len(ids)
-        return logits
+        logits, gated = self._torch().read(stretch.ids, stretch.run, every=stretch.every, thrift=stretch.thrift)
+        self.tokens += len(stretch.ids)
+        return Passed(logits=logits, states=None, branch_runs=_runs(gated))
 
     def kv(self) -> NativeKV:
         """The kernel's store, about to grow; from the first call on torch reads no more."""
@@ -277,8 +313,7 @@ class KernelModel:
         for i, stretch in enumerate(stretches):
             assert isinstance(stretch.store, KernelStore)
             if stretch.store.is_long(stretch.ids):
-                logits = stretch.store.read(stretch.ids, stretch.run, every=stretch.every)
-                passed[i] = Passed(logits=logits, states=None)
+                passed[i] = stretch.store.read(stretch)
             else:
                 short.append(i)
         for i, result in zip(short, self._together([stretches[i] for i in short]) if short else (), strict=True):
@@ -291,26 +326,41 @@ class KernelModel:
         for stretch in stretches:
             assert isinstance(stretch.store, KernelStore)
             rows.add(stretch, stretch.store)
-        run = rows.masks()
+        run, gated = rows.masks(), rows.gated(self.config)
+        if gated is not None:
+            gated.run[:] = run
+            run = gated.run
         states = np.empty((len(rows.ids), self.config.hidden), np.float32)
         probes = {stretch.gating.probe for stretch in stretches if stretch.gating is not None}
         first = 0
         for probe in sorted(probe for probe in probes if probe is not None):
             watch = Watch.of(self.config, len(rows.ids), probe - 1)
-            self.kernel.forward(rows.ids, rows.kvs, rows.places, run, layers=(first, probe), states=states, watch=watch)
+            self.kernel.forward(
+                rows.ids, rows.kvs, rows.places, run, layers=(first, probe), states=states, watch=watch, gated=gated
+            )
             rows.decide(probe, run, states, watch)
             first = probe
         last = self.config.layers
         logits = self.kernel.forward(
-            rows.ids, rows.kvs, rows.places, run, wanted=rows.wanted, layers=(first, last), states=states
+            rows.ids, rows.kvs, rows.places, run, wanted=rows.wanted, layers=(first, last), states=states, gated=gated
         )
         passed, at = [], 0
         for stretch, (start, stop) in zip(stretches, rows.spans, strict=True):
             stretch.store.tokens += stop - start
             n = stop - start if stretch.every else 1
-            passed.append(Passed(logits=logits[at : at + n], states=states[start:stop]))
+            runs = None
+            if gated is not None and stretch.gating is not None and stretch.gating.thrift is not None:
+                stretch.gating.gated(run[start], gated.alpha[start])
+            elif stretch.thrift is not None:
+                runs = (run[start:stop] == 1).sum(0, dtype=np.int64)
+            passed.append(Passed(logits=logits[at : at + n], states=states[start:stop], branch_runs=runs))
             at += n
         return passed
+
+    def set_gates(self, gates: Gates) -> None:
+        self.kernel.set_gates(gates)
+        if self.reader is not None:
+            self.reader.gates = TorchGates(gates, self.reader.device)
 
     def set_threads(self, threads: int) -> None:
         self.kernel.set_threads(threads)
@@ -329,7 +379,8 @@ class _Rows:
         self.wanted: list[int] = []
         self.spans: list[tuple[int, int]] = []
         self._masks: list[Run] = []
-        self._gated: list[tuple[int, Gating]] = []
+        self._probed: list[tuple[int, Gating]] = []
+        self._thrifts: list[Thrift | None] = []
         self._all = np.ones((layers, 2), np.uint8)
 
     def add(self, stretch: Stretch, store: KernelStore) -> None:
@@ -343,8 +394,18 @@ class _Rows:
         if stretch.gating is not None:
             run = stretch.gating.begin()
             if stretch.gating.probe is not None:
-                self._gated.append((start, stretch.gating))
+                self._probed.append((start, stretch.gating))
+            self._thrifts.append(stretch.gating.thrift)
+        else:
+            self._thrifts += [stretch.thrift if at >= WHOLE_PROMPT else None for at in self.places[start:]]
         self._masks += [run] * n
+
+    def gated(self, config: DecoderConfig) -> Gated | None:
+        """Which rows gates decide on; None where none."""
+        if not any(self._thrifts):
+            return None
+        values = [-1.0 if thrift is None else thrift.value for thrift in self._thrifts]
+        return Gated.of(config, values, [2 * (thrift is not None and thrift.store) for thrift in self._thrifts])
 
     def masks(self) -> Run:
         """What every row runs, [rows, layers, 2]."""
@@ -352,7 +413,7 @@ class _Rows:
 
     def decide(self, probe: int, run: Run, states: NDArray[np.float32], watch: Watch) -> None:
         """Lets every request that decides after `probe` blocks choose the rest of its mask in `run`."""
-        for row, gating in self._gated:
+        for row, gating in self._probed:
             if gating.probe == probe:
                 reading = Reading(state=states[row], middle=watch.middle[row], gaps=watch.gaps[row])
                 run[row, probe:] = gating.decide(reading)[probe:]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .constrain import Constraint
+from .gates import Thrift
 from .gating import Gating
 from .prefix import PrefixStore, blocks
 from .report import Chunk, DepthReport, Usage
@@ -53,7 +54,8 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a request is made from. `gated_prompt`: the mask that the prompt is read with, None for all branches.
+    """What a request is made from. `gated_prompt`: the mask that the prompt is read with, None for all branches; with
+    `prompt_thrift` gates leave out more of it. `attention_share` of a layer's cost.
 
     `points`: what a trace tells of the plan; None where no trace is kept.
     """
@@ -67,6 +69,7 @@ class Work:
     full: bool
     gated_prompt: "Run | None"
     prefill_depth: float
+    attention_share: float
     capacity: Sequence[int]
     budget: float
     policy: str
@@ -76,6 +79,7 @@ class Work:
     cancel: Cancel | None = None
     partition: str = ""
     points: Points | None = None
+    prompt_thrift: Thrift | None = None
 
 
 class Request:
@@ -92,6 +96,7 @@ class Request:
         self._drafts: list[int] = []
         self._drafted = self._kept = 0
         self._token = -1
+        self._read_tokens, self._prompt_depth = 0, 0.0
         self._confidences: list[float] = []
         self._traced: list[TokenTrace] = []
         self._sampler = Sampler(work.sampling)
@@ -117,7 +122,8 @@ class Request:
             for block in self._prefix.find(work.ids, work.partition):
                 self.store.preload(block)
         known = self.store.tokens
-        whole = len(work.ids) if work.full or work.gated_prompt is not None else len(work.ids) - 1
+        planned = work.full or work.gated_prompt is not None
+        whole = len(work.ids) if planned and work.prompt_thrift is None else len(work.ids) - 1
         for start, stop in blocks(whole):
             if stop > known:
                 self._reading.append((max(start, known), stop, work.gated_prompt))
@@ -137,7 +143,7 @@ class Request:
         work = self.work
         if self._reading:
             start, stop, run = self._reading[0]
-            return Stretch(store=self.store, ids=work.ids[start:stop], run=run)
+            return Stretch(store=self.store, ids=work.ids[start:stop], run=run, thrift=work.prompt_thrift)
         if self._token < 0:  # under a budget, the pass that chooses the first new token
             return Stretch(store=self.store, ids=work.ids[-1:], gating=work.gating)
         self._drafts = self._propose(most_drafts)
@@ -187,6 +193,13 @@ class Request:
         self._left.set()
 
     @property
+    def prefill(self) -> float:
+        """Mean depth at which the prompt was read, in layers."""
+        if not self._read_tokens:
+            return self.work.prefill_depth
+        return round(self._prompt_depth / self._read_tokens, 4)
+
+    @property
     def made(self) -> int:
         """Tokens generated so far."""
         return len(self._confidences)
@@ -196,6 +209,10 @@ class Request:
     def _read(self, start: int, stop: int, run: "Run | None", passed: "Passed") -> None:
         work = self.work
         assert self.store is not None
+        if passed.branch_runs is not None:
+            attention, mlp = passed.branch_runs.sum(0).tolist()
+            self._prompt_depth += attention * work.attention_share + mlp * (1 - work.attention_share)
+            self._read_tokens += stop - start
         if run is None and (block := self.store.block(start, stop)) is not None:
             self._prefix.keep(work.ids[:stop], work.partition, block)
         self._observe(work.ids[start:stop], passed)
@@ -241,7 +258,14 @@ class Request:
         if work.points is not None:
             branches, signals = work.gating.explain()
             self._traced.append(
-                TokenTrace(index=self.made - 1, token=said, depth=depth, branches=branches, signals=signals)
+                TokenTrace(
+                    index=self.made - 1,
+                    token=said,
+                    depth=depth,
+                    branches=branches,
+                    gates=work.gating.alphas,
+                    signals=signals,
+                )
             )
         complete = work.constraint is not None and work.constraint.took(self._token)
         if over:
@@ -264,7 +288,7 @@ class Request:
             prompt_tokens=len(work.ids),
             completion_tokens=made,
             # the last prompt token's pass chooses the first new token and is counted as its depth
-            layer_tokens=(len(work.ids) - 1) * work.prefill_depth + sum(work.gating.depths),
+            layer_tokens=(len(work.ids) - 1) * self.prefill + sum(work.gating.depths),
             drafted=self._drafted,
             accepted=self._kept,
         )
@@ -289,7 +313,7 @@ class Request:
             total=len(work.capacity),
             policy=work.policy,
             budget=work.budget,
-            prefill=work.prefill_depth,
+            prefill=self.prefill,
             gate_fingerprint=work.gate_fingerprint,
             tokens=tuple(self._traced),
             thresholds=work.gating.thresholds,
@@ -305,7 +329,7 @@ class Request:
         return DepthReport(
             total=len(work.capacity),
             budget=work.budget,
-            prefill=work.prefill_depth,
+            prefill=self.prefill,
             per_token=tuple(gating.depths),
             branch_runs=gating.runs,
             policy=work.policy,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .errors import GatedError, PlanError
+from .gates import Gates
 from .gating import POLICIES, Bound, Level, Policy, Predictor, Rule
 from .policy import SAFE_LAYERS, Budget, Plan, calibrated, resolve_budget
 
@@ -171,11 +172,12 @@ def _point(raw: Mapping[str, Any], levels: list[Any], predictors: list[Predictor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What a request's chooser is made from; `new_gating(policy, plan, budget, rule=rule)`."""
+    """What a request's chooser is made from, for `new_gating`; `thrift` for learned gates."""
 
     policy: Policy
     budget: Budget
     rule: Rule | None = None
+    thrift: float | None = None
 
 
 def choose_policy(
@@ -183,6 +185,7 @@ def choose_policy(
     plan: Plan,
     rules: Rules | None,
     *,
+    gates: Gates | None = None,
     quality: float,
     policy: Policy | Literal["auto"] = "auto",
     work: str | None = None,
@@ -195,24 +198,39 @@ def choose_policy(
     `work` that was not measured, GatedError for a policy that is not known.
     """
     budget = resolve_budget(requested, plan, quality=quality)
-    kind: Policy = "plan" if budget.dropped else "full"
     if not (work is None or isinstance(work, str)):
         raise PlanError(f"work={work!r:.40}: give the name of a kind of work, such as {', '.join(WORKS)}.")
     if policy not in ("auto", *POLICIES):
         raise GatedError(f"policy={policy!r:.40}: give auto or one of {', '.join(POLICIES)}.")
     if policy == "full" and requested == "auto":
         return Chosen(policy=policy, budget=resolve_budget(plan.total, plan, quality=quality))
-    if policy in ("full", "plan") or rules is None or (policy == "auto" and requested != "auto"):
-        return Chosen(policy=kind, budget=budget)
-    wanted = {"auto": None, "random": "hybrid"}.get(policy, policy)
-    point = rules.within(-math.log1p(-quality), work, policy=wanted)  # type: ignore[arg-type]
-    if point is None:
-        return Chosen(policy=kind, budget=budget)
-    if requested == "auto":
-        reached = point.depth.values() if work is None else [point.depth[work]]
-        if policy == "auto" and sum(reached) / len(reached) >= budget.depth:
-            return Chosen(policy=kind, budget=budget)
-        budget = resolve_budget(plan.total, plan, quality=quality)
-    if policy == "random":  # hybrid's control: its rates, from the same depth
-        return Chosen(policy="random", budget=budget, rule=point.rule.blind())
-    return Chosen(policy=point.policy, budget=budget, rule=point.rule)
+    planned = Chosen(policy="plan" if budget.dropped else "full", budget=budget)
+    if policy in ("full", "plan") or (policy == "auto" and requested != "auto"):
+        return planned
+    base = resolve_budget(plan.total, plan, quality=quality) if requested == "auto" else budget
+    found = _per_token(base, rules, gates, -math.log1p(-quality), policy, work)
+    if not found:
+        return planned
+    depth, chosen = min(found, key=lambda pair: pair[0])
+    return planned if policy == "auto" and depth >= budget.depth else chosen
+
+
+def _per_token(
+    base: Budget, rules: Rules | None, gates: Gates | None, loss: float, policy: str, work: str | None
+) -> list[tuple[float, Chosen]]:
+    """What decides token by token within `loss` nats, each with its mean depth."""
+    found: list[tuple[float, Chosen]] = []
+    if rules is not None and policy != "gates":
+        wanted = {"auto": None, "random": "hybrid"}.get(policy, policy)
+        point = rules.within(loss, work, policy=wanted)  # type: ignore[arg-type]
+        if point is not None:
+            depths = list(point.depth.values()) if work is None else [point.depth[work]]
+            # random is hybrid's control: its rates, from the same depth
+            if policy == "random":
+                chosen = Chosen(policy="random", budget=base, rule=point.rule.blind())
+            else:
+                chosen = Chosen(policy=point.policy, budget=base, rule=point.rule)
+            found.append((sum(depths) / len(depths), chosen))
+    if gates is not None and policy in ("auto", "gates") and (best := gates.within(loss, work)) is not None:
+        found.append((best[1], Chosen(policy="gates", budget=base, thrift=best[0].thrift)))
+    return found

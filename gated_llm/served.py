@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from .config import DecoderConfig
 from .errors import PlanError
+from .gates import Gates
 from .policy import Plan
 from .rules import Rules
 
@@ -30,7 +31,8 @@ ASSETS = Path(__file__).parent / "assets"
 class Served:
     """`fingerprint` is that of the weights, with what was merged into them.
 
-    `rules`: its calibrated thresholds; `draft`: a network in its folder that guesses its next tokens; None without.
+    `rules`: its calibrated thresholds; `gates`: learned ones; `draft`: a network in its folder that guesses its next
+    tokens; None without.
     """
 
     model: "Model"
@@ -38,12 +40,17 @@ class Served:
     fingerprint: str
     draft: "TrainedDraft | None" = None
     rules: Rules | None = None
+    gates: Gates | None = None
+
+    def __post_init__(self) -> None:
+        if self.gates is not None:
+            self.model.set_gates(self.gates)
 
     @property
     def gate_fingerprint(self) -> str:
-        """Changes with the plan and with the thresholds."""
+        """Changes with the plan, the thresholds and the learned gates."""
         known = "" if self.rules is None else hashlib.sha256(repr(self.rules.points).encode()).hexdigest()[:8]
-        return f"{self.plan.fingerprint}{known}"
+        return f"{self.plan.fingerprint}{known}{'' if self.gates is None else self.gates.fingerprint}"
 
 
 class Folder:
@@ -58,7 +65,8 @@ class Folder:
         """Fingerprints of the adapters that there are for this model, by name; the folder's own come first."""
         head, tail, own = f"{self.path.name}.", ".safetensors", ".adapter.safetensors"
         found = {path.name.removeprefix(head).removesuffix(tail): path for path in ASSETS.glob(f"{head}*{tail}")}
-        found.pop("draft", None)
+        for other in [name for name in found if name.split(".")[-1] in ("draft", "gates")]:
+            found.pop(other)
         found |= {path.name.removesuffix(own): path for path in self.path.glob(f"*{own}")}
         return {name: hashlib.sha256(found[name].read_bytes()).hexdigest()[:8] for name in sorted(found)}
 
@@ -79,6 +87,7 @@ class Folder:
             plan=plan,
             fingerprint=known,
             rules=find_rules(self.path, self.config, known),
+            gates=find_gates(self.path, self.config, known, adapter),
             draft=TrainedDraft.load(self.path / "draft.safetensors", weights["model.embed_tokens.weight"], known),
         )
         del weights
@@ -131,6 +140,21 @@ def find_rules(folder: Path, config: DecoderConfig, model_fingerprint: str) -> R
         return rules
     shipped = Rules.shipped(folder.name)
     return shipped if shipped is not None and shipped.model_fingerprint == model_fingerprint else None
+
+
+def find_gates(folder: Path, config: DecoderConfig, model_fingerprint: str, adapter: str | None = None) -> Gates | None:
+    """Learned gates in the model's folder, else those that ship for this very model, else none; those of an adapter
+    lie beside it, as `NAME.gates.safetensors`. Raises PlanError.
+    """
+    name = "gates.safetensors" if adapter is None else f"{adapter}.gates.safetensors"
+    if (path := folder / name).exists():
+        gates = Gates.read(path)
+        gates.check(config.layers, config.hidden, model_fingerprint, path)
+        return gates
+    if not (path := ASSETS / f"{folder.name}.{name}").exists():
+        return None
+    gates = Gates.read(path)
+    return gates if gates.model_fingerprint == model_fingerprint else None
 
 
 def _give_back() -> None:

@@ -4,7 +4,7 @@ Without a compiler `available()` is False and the torch path serves. Knows no te
 """
 
 from .build import available
-from .decoder import NativeDecoder, Run, Watch, supports
+from .decoder import Gated, NativeDecoder, Run, Watch, supports
 from .store import NativeKV
 
-__all__ = ["NativeDecoder", "NativeKV", "Run", "Watch", "available", "supports"]
+__all__ = ["Gated", "NativeDecoder", "NativeKV", "Run", "Watch", "available", "supports"]

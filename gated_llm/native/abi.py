@@ -38,7 +38,7 @@ class Batch(Structure):
         ("kv", POINTER(Kv)), ("run", c_void_p), ("alpha", c_void_p), ("counts", c_void_p),
         ("logit_rows", c_void_p), ("wanted", c_int32), ("logits", c_void_p),
         ("first", c_int32), ("last", c_int32), ("states", c_void_p),
-        ("watched", c_int32), ("gaps", c_void_p), ("middle", c_void_p),
+        ("watched", c_int32), ("gaps", c_void_p), ("middle", c_void_p), ("thrift", c_void_p), ("instead", c_void_p),
     ]  # fmt: skip
 
 
@@ -52,6 +52,7 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "shoal_unpack": (None, [c_void_p, c_int, c_int, c_void_p]),
         "shoal_vector": (None, [c_void_p, c_int, c_int, c_void_p, c_int]),
         "shoal_rope": (None, [c_void_p, c_int, c_void_p, c_void_p, c_int, c_int]),
+        "shoal_gates": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
         "shoal_forward": (c_int, [c_void_p, POINTER(Batch)]),
         "shoal_abi": (c_int, []),
     }

@@ -28,8 +28,8 @@ struct Batch {
     int32_t rows;
     const int32_t *tokens, *positions, *sequence;  // [rows]
     Kv *kv;                            // [sequences]
-    const uint8_t *run;                // [rows, layers, 2]: 0 skip, 1 run, 2 (attention) only store keys and values
-    const float *alpha;                // [rows, layers, 2] or null
+    uint8_t *run;                      // [rows, layers, 2]: 0 skip, 1 run, 2 (attention) only store keys and values
+    float *alpha;                      // [rows, layers, 2] or null
     int64_t *counts;                   // [layers, 2]: branches run, added to
     const int32_t *logit_rows;         // [wanted]
     int32_t wanted;
@@ -39,12 +39,14 @@ struct Batch {
     int32_t watched;                   // a layer that leaves the two below, or -1; what a row skips there stays as it was
     float *gaps;                       // [rows, heads]: KL(attention row || uniform)
     float *middle;                     // [rows, hidden]: residual stream between attention and MLP
+    const float *thrift;               // [rows] or null: where 0 or more, the gates leave branches out of `run`, into `alpha`
+    const uint8_t *instead;            // [rows]: what `run` becomes where a gate leaves attention out, 0 or 2
 };
 }
 
 enum MatrixKind { Q, K, V, O, GATE, UP, DOWN, EMBED, HEAD, MATRIX_KINDS };
 enum VectorKind { ATTN_NORM, MLP_NORM, Q_NORM, K_NORM, Q_BIAS, K_BIAS, V_BIAS, FINAL_NORM, VECTOR_KINDS };
-constexpr int STAGES_PER_LAYER = 7, HEAD_TILES = 16;
+constexpr int STAGES_PER_LAYER = 8, HEAD_TILES = 16;
 
 static void *pages(size_t bytes) {
     constexpr size_t big = size_t(2) << 20;
@@ -110,6 +112,8 @@ struct Model {
     std::vector<Layer> layers;
     Mat embed, head;
     std::vector<float> final_norm;
+    std::vector<float> gate_weight, gate_bias, gate_slope;  // [layers, 2, hidden], [layers, 2]; empty: no gates
+    int safe = 0;                                           // last layers that gates only scale
     Arena arena;
     std::unique_ptr<Pool> pool;
     std::vector<Scratch> scratch;
@@ -176,6 +180,30 @@ template <class Store> class Forward {
         return b.alpha ? b.alpha[(size_t(row) * c.layers + layer) * 2 + branch] : 1.0f;
     }
     uint8_t runs(int row, int layer, int branch) const { return b.run[(size_t(row) * c.layers + layer) * 2 + branch]; }
+
+    // Decides a layer's branches for a row, from what the layer takes in.
+    void gate(int row, int layer) const {
+        const float thrift = b.thrift[row];
+        if (!(thrift >= 0)) return;
+        const float *x = hidden + size_t(row) * c.hidden, *w = &model.gate_weight[size_t(layer) * 2 * c.hidden];
+        F squares{}, first{}, second{};
+        for (int i = 0; i < c.hidden; i += W) {
+            const F at = load(x + i);
+            squares = fma(at, at, squares);
+            first = fma(at, load(w + i), first);
+            second = fma(at, load(w + c.hidden + i), second);
+        }
+        const float scale = 1.0f / std::sqrt(sum(squares) / float(c.hidden) + 1e-6f), dots[2] = {sum(first), sum(second)};
+        const bool safe = layer >= c.layers - model.safe;
+        for (int branch = 0; branch < 2; branch++) {
+            const size_t at = (size_t(row) * c.layers + layer) * 2 + branch;
+            const float z = dots[branch] * scale + model.gate_bias[layer * 2 + branch] - thrift * model.gate_slope[layer * 2 + branch];
+            float alpha = 1.0f / (1.0f + std::exp(-z));
+            if (safe) alpha = std::max(alpha, 0.7f);
+            b.alpha[at] = alpha;
+            if (alpha < 0.5f && b.run[at] == 1) b.run[at] = branch ? 0 : b.instead[row];
+        }
+    }
 
     void plan(Scratch &s, int layer) const {
         s.attend.clear(), s.keep.clear(), s.mlp.clear(), s.added.clear(), s.starts.clear();
@@ -310,6 +338,7 @@ template <class Store> class Forward {
 
     void run_layer(int layer, Scratch &s, int id, int &stage) {
         const Layer &l = model.layers[layer];
+        if (b.thrift) pool.stage(id, stage, b.rows, [&](int r) { gate(r, layer); });
         plan(s, layer);
         if (!s.keep.empty()) {
             pool.stage(id, stage, int(s.keep.size()), [&](int i) { norm_row(s.keep[i], s, l.vec(ATTN_NORM)); });
@@ -415,6 +444,14 @@ void shoal_vector(Model *m, int layer, int kind, const float *src, int n) {
 void shoal_rope(Model *m, int layer, const float *cos, const float *sin, int turns, int window) {
     m->turns = turns;
     m->layers[layer].cos = cos, m->layers[layer].sin = sin, m->layers[layer].window = window;
+}
+
+// Gates of every layer; the last `safe` layers are only scaled.
+void shoal_gates(Model *m, const float *weight, const float *bias, const float *slope, int safe) {
+    const size_t n = size_t(m->c.layers) * 2;
+    m->gate_weight.assign(weight, weight + n * m->c.hidden);
+    m->gate_bias.assign(bias, bias + n), m->gate_slope.assign(slope, slope + n);
+    m->safe = safe;
 }
 
 // 0, or 1: a key/value store is too small, 2: a token id, 3: a position out of range, 4: no memory.

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from ..config import DecoderConfig
 from ..errors import GatedError, WeightsError
+from ..gates import Gates
+from ..policy import SAFE_LAYERS
 from ..rope import rope_tables
 from . import abi
 from .build import library
@@ -41,6 +43,35 @@ class Watch:
         """Room for one pass over `rows` rows."""
         gaps, middle = (np.full((rows, n), np.nan, np.float32) for n in (config.heads, config.hidden))
         return cls(layer=layer, gaps=gaps, middle=middle)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gated:
+    """Rows of a pass that gates decide on: `thrift` fp32 [rows], negative where they do not; `instead` uint8 [rows]: 2
+    where attention that is left out still stores keys and values. The pass leaves in `run` and `alpha`
+    [rows, layers, 2] what ran and what it was scaled by.
+    """
+
+    thrift: NDArray[np.float32]
+    instead: NDArray[np.uint8]
+    run: Run
+    alpha: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, config: DecoderConfig, thrift: Sequence[float], instead: Sequence[int]) -> Self:
+        """Room for one pass, possibly in parts."""
+        shape = (len(thrift), config.layers, 2)
+        return cls(
+            thrift=np.asarray(thrift, np.float32), instead=np.asarray(instead, np.uint8),
+            run=np.empty(shape, np.uint8), alpha=np.ones(shape, np.float32),
+        )  # fmt: skip
+
+    def begin(self, known: bool, run: Run) -> tuple[Run, NDArray[np.float32]]:
+        """The arrays that the pass changes, `run` as it is asked for. Raises ValueError where they do not fit."""
+        if not known or not len(self.thrift) == len(self.instead) or self.run.shape != run.shape:
+            raise ValueError("gated: give the decoder gates first, and make this with Gated.of for as many rows.")
+        self.run[:] = run
+        return self.run, self.alpha
 
 
 def supports(config: DecoderConfig) -> bool:
@@ -92,6 +123,7 @@ class NativeDecoder:
             raise MemoryError("No memory for the native decoder.")
         self.weight_bytes = 0
         self.branch_runs = np.zeros((config.layers, 2), np.int64)
+        self._gated = False
         cos, sin = rope_tables(config)
         half = config.head_dim // 2
         self._tables = cos[:, :half].contiguous(), sin[:, half:].contiguous()
@@ -113,6 +145,7 @@ class NativeDecoder:
         layers: tuple[int, int] | None = None,
         states: NDArray[np.float32] | None = None,
         watch: Watch | None = None,
+        gated: Gated | None = None,
     ) -> Tensor:
         """fp32 logits [len(wanted), vocab] after one pass over all rows; `wanted` rows are all unless given.
 
@@ -120,8 +153,8 @@ class NativeDecoder:
         order. `run` [layers, 2] or [rows, layers, 2] and `alpha` (what branches' outputs are scaled by) of the same
         shape default to ones. `layers` (first, last) runs only those from first up to before last; a pass that ends
         early gives no logits. `states` [rows, hidden] is the residual stream: read where first > 0, and left as it is
-        after the last layer run. `watch` is filled in. Raises ValueError for ids, positions, layers, states or a watch
-        that do not fit.
+        after the last layer run. `watch` is filled in, and so is `gated`, whose gates leave out more of what `run` has.
+        Raises ValueError for ids, positions, layers, states or a watch that do not fit.
         """
         rows, total = len(tokens), self.config.layers
         first, last = layers or (0, total)
@@ -136,6 +169,8 @@ class NativeDecoder:
             kv.reserve(more)
         mask = np.ascontiguousarray(np.broadcast_to(1 if run is None else run, (rows, total, 2)), np.uint8)
         scale = None if alpha is None else np.ascontiguousarray(np.broadcast_to(alpha, (rows, total, 2)), np.float32)
+        if gated is not None:
+            mask, scale = gated.begin(self._gated, mask)
         if last < total:
             wanted = ()
         picked = np.arange(rows, dtype=np.int32) if wanted is None else np.asarray(wanted, np.int32)
@@ -149,6 +184,8 @@ class NativeDecoder:
             first=first, last=last, states=None if states is None else states.ctypes.data,
             watched=-1 if watch is None else watch.layer, gaps=None if watch is None else watch.gaps.ctypes.data,
             middle=None if watch is None else watch.middle.ctypes.data,
+            thrift=None if gated is None else gated.thrift.ctypes.data,
+            instead=None if gated is None else gated.instead.ctypes.data,
         )  # fmt: skip
         with self._lock:
             failure = self._lib.shoal_forward(self._open(), ctypes.byref(batch))
@@ -169,6 +206,14 @@ class NativeDecoder:
             raise ValueError(f"states: give contiguous fp32 [{rows}, {hidden}].")
         if watch is not None and not (len(watch.gaps) == len(watch.middle) == rows and 0 <= watch.layer < total):
             raise ValueError(f"watch: make it with Watch.of(config, {rows}, layer) and a layer below {total}.")
+
+    def set_gates(self, gates: Gates) -> None:
+        """Takes the gates that `gated` passes use. Raises PlanError where their shape is another model's."""
+        gates.check(self.config.layers, self.config.hidden, gates.model_fingerprint)
+        parts = [np.ascontiguousarray(part, np.float32) for part in (gates.weight, gates.bias, gates.slope)]
+        with self._lock:
+            self._lib.shoal_gates(self._open(), *(part.ctypes.data for part in parts), SAFE_LAYERS)
+            self._gated = True
 
     def weight(self, name: str, layer: int = 0) -> Tensor:
         """What the packed matrix `name` (one of `abi.MATRICES`) stands for, fp32 [out, in]."""

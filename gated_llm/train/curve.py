@@ -4,7 +4,11 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_COLUMNS = ("step", "seconds", "full", "shallow", "norm", "exact", "exact_nll", "exact_shallow", "exact_shallow_nll")
+_COLUMNS = (
+    "step", "seconds", "full", "shallow", "gated", "distance", "norm", "exact", "exact_nll", "exact_shallow",
+    "exact_shallow_nll", "exact_gated", "exact_gated_nll", "depth_gated",
+)  # fmt: skip
+_WAYS = {"": "full depth", "_shallow": "by the plan", "_gated": "by gates"}
 
 
 def draw_curve(curve: Sequence[Mapping[str, float]], out: Path) -> None:
@@ -22,11 +26,16 @@ def draw_curve(curve: Sequence[Mapping[str, float]], out: Path) -> None:
     FigureCanvasAgg(figure)
     losses, quality = figure.subplots(1, 2)
     for axes, names, label in (
-        (losses, {"full": "full depth", "shallow": "branches left out"}, "training loss, nats"),
-        (quality, {"exact": "full depth", "exact_shallow": "branches left out"}, "held-out answers word for word"),
+        (losses, {"full": "full depth", "shallow": "by the plan", "gated": "by gates"}, "training loss, nats"),
+        (
+            quality,
+            {"exact": "full depth", "exact_shallow": "by the plan", "exact_gated": "by gates"},
+            "held-out answers word for word",
+        ),
     ):
         for key, name in names.items():
-            rows = [row for row in curve if key in row]
+            if not (rows := [row for row in curve if key in row]):
+                continue
             axes.plot([row["step"] for row in rows], [row[key] for row in rows], label=name)
         axes.set_xlabel("step")
         axes.set_ylabel(label)

@@ -32,6 +32,7 @@ from ..weights import locate
 from .curve import draw_curve
 from .packs import Pack, batches, packed
 from .recipe import Recipe, Source, gather, own_answers
+from .soft_gates import WHOLE, SoftGates
 from .student import Packed, Student
 
 Say = Callable[[str], None]
@@ -80,8 +81,9 @@ class Run:
         self.student = Student(
             config, weights, rank=recipe.rank, seed=recipe.seed, dtype=dtype, compiled=recipe.compiled
         )
-        self._names = list(self.student.parameters)
-        self._flat = torch.cat([self.student.parameters[name].flatten() for name in self._names])
+        self.gates = SoftGates(plan, config.hidden, floor=recipe.min_share * plan.total) if recipe.gated else None
+        self._owners: list[Student | SoftGates] = [self.student, *([self.gates] if self.gates else [])]
+        self._flat = torch.cat([value.flatten() for owner in self._owners for value in owner.parameters.values()])
         self._view()
         self._adam = Adam(len(self._flat))
         self._best = self._flat.clone()
@@ -96,11 +98,13 @@ class Run:
         }
 
     def _view(self) -> None:
-        at = 0
-        for name in self._names:
-            old = self.student.parameters[name]
-            self.student.parameters[name] = self._flat[at : at + old.numel()].view(old.shape)
-            at += old.numel()
+        for owner, named in zip(self._owners, self._named(self._flat), strict=True):
+            owner.parameters.update(named)
+
+    def start(self, parameters: Mapping[str, Tensor]) -> None:
+        """Goes on from an adapter's tensors."""
+        self.student.load(parameters)
+        self._best = self._flat.clone()
 
     def estimate(self) -> str:
         """What the run will take, from one batch that is timed and thrown away."""
@@ -132,11 +136,14 @@ class Run:
             running.append(self._step(stream, left))
             step = self.state["step"]
             if step % 10 == 0:
-                row = {key: sum(r.get(key, 0.0) for r in running) / len(running) for key in ("full", "shallow", "norm")}
+                row = {}
+                for key in ("full", "shallow", "gated", "distance", "norm"):
+                    if given := [r[key] for r in running if key in r]:
+                        row[key] = sum(given) / len(given)
                 spent = before + time.monotonic() - began
                 self._say(
-                    f"step {step:5}  {spent:6.0f} s  loss {row['full']:.4f}  shallow {row['shallow']:.4f}  "
-                    f"norm {row['norm']:.2f}  {self.state['tokens'] / max(spent, 1e-9):.0f} tokens/s"
+                    f"step {step:5}  {spent:6.0f} s  {self.state['tokens'] / max(spent, 1e-9):.0f} tokens/s  "
+                    + "  ".join(f"{key} {value:.4f}" for key, value in row.items())
                 )
                 self.state["curve"].append({"step": step, "seconds": round(spent, 1), **row})
                 running = []
@@ -148,7 +155,14 @@ class Run:
         self.state["seconds"] = before + time.monotonic() - began
         self._check()
         self.save()
-        return self._named(self._best)
+        return {name: value.clone() for name, value in self._named(self._best)[0].items()}
+
+    def trained_gates(self) -> dict[str, Tensor]:
+        """The best gates: `weight`, `bias` and `slope`; empty where none were trained."""
+        if self.gates is None:
+            return {}
+        self.gates.parameters.update(self._named(self._best)[1])
+        return self.gates.values()
 
     def _left(self) -> float:
         """What is left of the run, 1 to 0, by steps or by time, whichever is less."""
@@ -170,22 +184,33 @@ class Run:
             losses["full"] = losses.get("full", 0.0) + float(loss.detach()) / recipe.full
             self.state["tokens"] += sum(pack.size for pack in packs)
             if recipe.shallow and turn == recipe.full - 1 and self._points:
-                hints = [branch.hint or 0 for pack in packs for branch in pack.branches]
-                points = [i for i in self._points if self.plan.depth_at(i) >= max(hints)] or [0]
-                mask = self.plan.mask(draw.choice(points))
-                drawn = student.logits(batch, mask, read_whole=draw.random() < recipe.read_whole)
-                near = _divergence(logits.detach(), drawn, batch)
-                loss = (1 - recipe.distil) * _cross_entropy(drawn, batch) + recipe.distil * near
-                _backward(loss / (recipe.full + 1))
-                losses["shallow"] = float(loss.detach())
+                hint = max((branch.hint or 0 for pack in packs for branch in pack.branches), default=0)
+                losses |= self._shallow(batch, logits.detach(), hint, draw, left)
                 self.state["tokens"] += sum(pack.size for pack in packs)
-        found = student.gradients()
-        gradient = torch.cat([found[name].flatten() for name in self._names])
+        gradient = torch.cat([value.flatten() for owner in self._owners for value in owner.gradients().values()])
         rate = recipe.rate * min(1.0, step / recipe.warmup) * left
         losses["norm"] = self._adam.step(self._flat, gradient, rate=rate, count=step)
-        student.refresh()
+        for owner in self._owners:
+            owner.refresh()
         self.state["step"] = step
         return losses
+
+    def _shallow(self, batch: Packed, full: Tensor, hint: float, draw: random.Random, left: float) -> dict[str, float]:
+        """Learns a batch again with branches left out, by the plan or by gates; `full`: its logits at full depth."""
+        recipe, name, distance = self.recipe, "shallow", torch.zeros(())
+        whole = draw.random() < recipe.read_whole
+        if self.gates is not None and draw.random() < recipe.gated:
+            name, target = "gated", draw.uniform(max(self.gates.floor, hint), self.plan.total)
+            gates = self.gates.at(self.gates.thrift(target), _free(batch, read_whole=whole), temperature=1 + left)
+            drawn = self.student.logits(batch, gates=gates)
+            distance = (gates.depth() - target).abs() / self.plan.total
+        else:
+            points = [i for i in self._points if self.plan.depth_at(i) >= hint] or [0]
+            drawn = self.student.logits(batch, self.plan.mask(draw.choice(points)), read_whole=whole)
+        near = _divergence(full, drawn, batch)
+        loss = (1 - recipe.distil) * _cross_entropy(drawn, batch) + recipe.distil * near
+        _backward((loss + recipe.sparsity * distance) / (recipe.full + 1))
+        return {name: float(loss.detach()), "distance": float(distance.detach()) * self.plan.total}
 
     def _batches(self, skip: int) -> Iterator[list[Pack]]:
         """Batches for ever, in an order that the seed fixes, from the `skip`th on."""
@@ -213,13 +238,20 @@ class Run:
             return
         row: dict[str, float] = {"step": self.state["step"], "seconds": round(self.state["seconds"], 1)}
         middle = self._points[len(self._points) // 2] if self._points else 0
-        for name, mask in (("exact", None), ("exact_shallow", self.plan.mask(middle))):
+        for name in ("exact", "exact_shallow", *(("exact_gated",) if self.gates else ())):
             right = total = 0
-            nll = 0.0
+            nll, depths = 0.0, list[float]()
             for start in range(0, len(self._held), 4):
                 packs = self._held[start : start + 4]
                 batch = self._packed(packs)
-                logits = self.student.logits(batch, mask)
+                mask = self.plan.mask(middle) if name == "exact_shallow" else None
+                gates = None
+                if name == "exact_gated" and self.gates:
+                    thrift = self.gates.thrift(self.plan.depth_at(middle))
+                    gates = self.gates.at(thrift, _free(batch))
+                logits = self.student.logits(batch, mask, gates=gates)
+                if gates is not None:
+                    depths.append(float(gates.depth()))
                 nll += float(F.cross_entropy(logits, batch.targets, reduction="sum"))
                 hits = iter((logits.argmax(1) == batch.targets).tolist())
                 for pack in packs:
@@ -227,7 +259,10 @@ class Run:
                         right += sum(next(hits) for _ in range(branch.answer)) == branch.answer
                         total += 1
             row[name], row[f"{name}_nll"] = right / total, nll / total
+            if depths:
+                row["depth_gated"] = sum(depths) / len(depths)
         score = row["exact"] + 0.3 * row["exact_shallow"] - 1e-3 * row["exact_nll"]
+        score += 0.3 * row.get("exact_gated", 0.0)
         self._say("held out  " + "  ".join(f"{key} {value:.4g}" for key, value in row.items()))
         self.state["curve"].append(row)
         if score > self.state["best"]:
@@ -235,10 +270,16 @@ class Run:
         else:
             self.state["stale"] += 1
 
-    def _named(self, flat: Tensor) -> dict[str, Tensor]:
-        sizes = [self.student.parameters[name].numel() for name in self._names]
-        parts = torch.split(flat, sizes)
-        return {n: p.view(self.student.parameters[n].shape).clone() for n, p in zip(self._names, parts, strict=True)}
+    def _named(self, flat: Tensor) -> list[dict[str, Tensor]]:
+        """Views of `flat` by their owners' names."""
+        found, at = [], 0
+        for owner in self._owners:
+            named = {}
+            for name, old in owner.parameters.items():
+                named[name] = flat[at : at + old.numel()].view(old.shape)
+                at += old.numel()
+            found.append(named)
+        return found
 
     def save(self) -> None:
         """Writes the checkpoint, whole or not at all, and the curve."""
@@ -268,12 +309,19 @@ class Run:
             self._best = file.get_tensor("best")
             self._adam.first, self._adam.second = file.get_tensor("first"), file.get_tensor("second")
         self.state = json.loads(about["state"])
-        self.student.refresh()
+        for owner in self._owners:
+            owner.refresh()
         return True
 
     def _stamp(self) -> str:
         data = f"{len(self._train)}/{sum(pack.size for pack in self._train)}"
         return json.dumps({**asdict(self.recipe), "plan": self.plan.fingerprint, "data": data})
+
+
+def _free(batch: Packed, *, read_whole: bool = False) -> Tensor:
+    """Which tokens gates may shorten, [rows, 1]; none at the very beginning, with `read_whole` only the late ones."""
+    free = (batch.positions >= WHOLE).view(-1, 1)
+    return free & (batch.late == 0) if read_whole else free
 
 
 def _backward(loss: Tensor) -> None:
@@ -289,6 +337,16 @@ def _divergence(full: Tensor, shallow: Tensor, batch: Packed) -> Tensor:
     """KL from the full-depth output, in nats, weighed like the loss."""
     each = F.kl_div(shallow.log_softmax(1), full.log_softmax(1), reduction="none", log_target=True).sum(1)
     return (each * batch.weights).sum() / batch.weights.sum()
+
+
+def started(path: Path, model: str, rank: int) -> Mapping[str, Tensor]:
+    """The tensors of an adapter to go on from. Raises WeightsError, or GatedError where model or rank is another."""
+    found = Adapter.read(path)
+    if (found.model_fingerprint, found.rank) != (model, rank):
+        raise GatedError(
+            f"{path} is of model {found.model_fingerprint} and rank {found.rank}, the recipe's are {model} and {rank}."
+        )
+    return found.tensors
 
 
 def train_adapter(
@@ -321,6 +379,8 @@ def train_adapter(
     run = Run(recipe, config, weights, plan, train, held, out, say=say, dtype=dtype)
     if resume and run.resume():
         say(f"going on from step {run.state['step']}")
+    elif recipe.start:
+        run.start(started(Path(recipe.start), model, recipe.rank))
     say(run.estimate())
     tensors = run.train()
     adapter = Adapter(

@@ -85,6 +85,17 @@ def squad(path: Path, *, source: str, language: str = "en", titles: Sequence[str
     return found
 
 
+def fewer_refusals(passages: Iterable[Passage], share: float, draw: random.Random) -> list[Passage]:
+    """The passages with about a `share` of their questions without an answer."""
+    found = []
+    for passage in passages:
+        refusal = REFUSAL[passage.language]
+        asked = tuple(one for one in passage.asked if one.answer != refusal or share >= 1 or draw.random() < share)
+        if asked:
+            found.append(replace(passage, asked=asked))
+    return found
+
+
 def natural_questions(path: Path) -> list[Passage]:
     """Real queries with the passage that answers them and a short answer that stands in it."""
     found = []

@@ -21,7 +21,8 @@ from .samples import read_prompts
 class Source:
     """One data source. `kind`: squad, natural_questions, clapnq, lines, own (the model's own answers to prompts) or
     own_summaries; `path` under the data folder; `limit`: passages at most; `longest`: characters of a passage;
-    `group`: passages read together at most; `strays`: share of passages that get a question of another to refuse.
+    `group`: passages read together at most; `strays`: share of passages that get a question of another to refuse;
+    `refusals`: share that is kept of a squad source's questions without an answer.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class Source:
     longest: int = 1200
     group: int = 1
     strays: float = 0.0
+    refusals: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,8 @@ class Recipe:
     falls to 0 at the end, by steps or by time. A step takes `full` fresh batches of at most `tokens` at full depth and,
     with `shallow`, the last of them again with branches left out, down to `min_share` of the layers; of these a share
     `read_whole` reads the prompt at full depth, and the share `distil` of their loss is the distance from full depth.
+    A share `gated` of them is shortened by gates instead of the plan; `sparsity` weighs how far the mean depth is from
+    the one that was drawn. `start`: an adapter of the same rank to go on from.
 
     Packs have at most `longest` tokens and are padded to the `sizes`; `plain`: share of prompts without instruction.
     Every `check_every` steps `validation_packs` are judged, from the validation sources or else a tenth of all packs;
@@ -65,6 +69,9 @@ class Recipe:
     min_share: float = 0.73
     read_whole: float = 0.3
     distil: float = 0.5
+    gated: float = 0.0
+    sparsity: float = 10.0
+    start: str = ""
     plain: float = 0.2
     check_every: int = 100
     validation_packs: int = 60
@@ -156,7 +163,8 @@ def _passages(source: Source, folder: Path, own: Callable[[Source, Sequence[str]
         raise GatedError(f"There is no {path}: set SHOAL_DATA to the data folder, see docs/data.md.")
     match source.kind:
         case "squad":
-            return sources.squad(path, source=source.path, language=source.language, titles=source.titles)
+            found = sources.squad(path, source=source.path, language=source.language, titles=source.titles)
+            return sources.fewer_refusals(found, source.refusals, random.Random(source.path))
         case "natural_questions":
             return sources.natural_questions(path)
         case "clapnq":

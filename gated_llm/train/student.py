@@ -2,7 +2,7 @@
 
 Every projection runs as one matrix, the base with its addition merged in, as it will at run time; the additions'
 gradients come from skinny products beside the backward pass, so that a step costs little more than the frozen model
-forward and back. Whole branches can be left out, for all tokens or from some token on. Knows no data and no optimiser.
+forward and back. Branches can be left out, for all tokens, from some token on or by gates. Knows no data, no optimiser.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,7 @@ from ..lora import ALPHA, TARGETS
 from ..model import RunMask
 from ..rope import rope_tables
 
+_UNSEEN = -1e4  # added to the scores of keys that were not stored; finite, as a token may see none at all
 _GROUPS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
 
@@ -178,8 +179,18 @@ class Student:
                 a.grad = None
         return found
 
-    def logits(self, batch: Packed, run: RunMask | None = None, *, read_whole: bool = False) -> Tensor:
-        """fp32 logits [judged, vocab]; `run` leaves branches out, of all tokens or, with `read_whole`, of the late."""
+    def logits(
+        self,
+        batch: Packed,
+        run: RunMask | None = None,
+        *,
+        read_whole: bool = False,
+        gates: Callable[[int, Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """fp32 logits [judged, vocab]; `run` leaves branches out, of all tokens or, with `read_whole`, of the late.
+
+        `gates` gives what a layer's branches are scaled by, [rows, 2]; what attention scales by 0, no other token sees.
+        """
         config = self.config
         sizes = (config.heads, config.kv_heads, config.head_dim)
         rotary = tuple(table[batch.positions].unsqueeze(2) for table in (self._cos, self._sin))
@@ -188,15 +199,19 @@ class Student:
             attention, mlp = (True, True) if run is None else run[layer]
             low, live = self._low[layer], self._live[layer]
             (w0, w1, w2, w3), ((a0, b0), (a1, b1), (a2, b2), (a3, b3)) = live, low
-            eps = config.norm_eps
+            eps, mask = config.norm_eps, batch.mask
+            alpha = None if gates is None else gates(layer, x).to(x.dtype)
+            if alpha is not None:
+                holes = (alpha[:, 0].detach() == 0).view(batch.ids.shape)
+                mask = mask + holes[:, None, None].to(mask.dtype) * _UNSEEN
             if attention or read_whole:
                 added = self._run_attention(
-                    x, self._norms[layer][0], (w0, a0, b0), (w1, a1, b1), rotary, batch.mask, sizes, eps, self.scale
+                    x, self._norms[layer][0], (w0, a0, b0), (w1, a1, b1), rotary, mask, sizes, eps, self.scale
                 )
-                x = x + (added if attention else added * batch.late)
+                x = x + (added if attention else added * batch.late) * (1 if alpha is None else alpha[:, :1])
             if mlp or read_whole:
                 added = self._run_mlp(x, self._norms[layer][1], (w2, a2, b2), (w3, a3, b3), eps, self.scale)
-                x = x + (added if mlp else added * batch.late)
+                x = x + (added if mlp else added * batch.late) * (1 if alpha is None else alpha[:, 1:])
         return (_norm(x[batch.judged], self._norm, config.norm_eps) @ self._head.t()).float()
 
     def load(self, parameters: Mapping[str, Tensor]) -> Self:

@@ -56,10 +56,12 @@ _ASKS = frozenset(("什么", "谁", "哪", "多少", "哪个", "什么人", "什
 class Difference:
     """Two texts laid over each other; "first" is the one that sorts first, so that the order of asking is no matter.
 
-    `likeness`, `bag`: share of all words that both have, in order and in any order, 0..1. `content`: share of the words
-    with meaning. `moved`: whether parts changed places in a way that is no mere change of style; `voice`: whether none
-    did, though one text is active and the other passive ("did A beat B", "was A beaten by B"). `first`, `second`: words, or runs of Chinese characters, that only one has; `turned`: prepositions exchanged for their opposites;
-    `one_slot`: whether they begin and end alike and differ in one place; `length`: words of the shorter text.
+    `likeness`, `bag`: share of all words that both have, in order and in any order, 0..1. `content`: share of the
+    words with meaning. `moved`: whether parts changed places in a way that is no mere change of style; `voice`:
+    whether none did, though one text is active and the other passive ("did A beat B", "was A beaten by B").
+    `first`, `second`: words, or runs of Chinese characters, that only one has; `turned`: prepositions exchanged for
+    their opposites; `one_slot`: whether they begin and end alike and differ in one place; `length`: words of the
+    shorter text.
     """
 
     likeness: float

@@ -1,7 +1,7 @@
 """Text as it is compared (C3): NFKC where it keeps the meaning. Pure; knows nothing of keys or guards.
 
-NFKC would make 10² of 102, 3½ of 31⁄2 and ①② of 12; raised, lowered and circled signs and fractions therefore stay as they
-are. Signs without width or meaning (zero-width space, soft hyphen, byte order mark) go.
+NFKC would make 102 of 10², 31⁄2 of 3½ and 12 of ①②; raised, lowered and circled signs and fractions therefore stay as
+they are. Signs without width or meaning (zero-width space, soft hyphen, byte order mark) go.
 """
 
 import re

@@ -1,8 +1,9 @@
 """Cache keys (C3): a canonical form of the whole request, hashed, with the tenant as a hard partition.
 
 Two requests have the same key exactly when nothing that could change the answer differs. Messages are folded (`fold`)
-and their white space collapsed, except inside code (fenced, in back ticks, or indented lines), which stays as it is, and
-so does everything beside the messages: a stop string may well be a line feed. The depth budget is not part of the key (the bucket stands beside it), nor are fields that only change how an answer is sent.
+and their white space collapsed, except inside code (fenced, in back ticks, or indented lines), which stays as it is,
+and so does everything beside the messages: a stop string may well be a line feed. The depth budget is not part of the
+key (the bucket stands beside it), nor are fields that only change how an answer is sent.
 
 The *scope* is the key without the last user turn: system prompt, earlier turns, sampling, tools, fingerprints,
 tenant. Two requests may be compared by meaning only inside one scope, so a follow-up ("how old is he") can meet
@@ -47,7 +48,7 @@ class CacheKey:
 
 
 def normal_text(text: str) -> str:
-    """Folded, and with single spaces, outside code; surrogate pairs joined; ends trimmed. Indented lines count as code."""
+    """Folded, with single spaces, outside code and indented lines; surrogate pairs joined; ends trimmed."""
     if any("\ud800" <= c <= "\udfff" for c in text):
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass") if _pairs(text) else text
     parts = _CODE.split(text)

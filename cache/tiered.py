@@ -403,7 +403,8 @@ class DepthCache:
         return list(self._l2.table(tenant, limit)) if self._l2 else []
 
     def rehydrate(self, newest: int | None = None) -> int:
-        """Fill memory and Redis from the cold log, after a restart, with the `newest` or all; entries taken over."""
+        """Fill memory and Redis from the cold log, after a restart, with the `newest` or all; how many entries were
+        taken over (by Redis where there is one)."""
         if self._l3 is None:
             raise CacheInputError("there is no cold log to refill from; give DepthCache a cold_path")
         count = 0
@@ -411,10 +412,8 @@ class DepthCache:
         for entry in live[-newest:] if newest else live:
             entry = replace(entry, tier="l1")
             if self._l1.put(entry):
-                count += 1
                 self._index(entry)
-                if self._l2 is not None:
-                    self._l2.put(entry)
+                count += self._l2 is None or self._l2.put(entry)
         return count
 
     def cold(self) -> ColdLog | None:

@@ -243,6 +243,13 @@ def test_cache_commands(filled: Run, tmp_path: Path) -> None:
     assert (code, stats["redis"], stats["logged"]) == (0, None, 1)
     assert filled("cache", "export", "requests.jsonl", "--json")[1]["rows"] == 1
     assert json.loads((tmp_path / "requests.jsonl").read_text("utf-8"))
+    code, again, _ = filled("cache", "replay", "--router-only", "--json")
+    assert (code, [each["outcome"] for each in again]) == (0, ["same"])
+    (tmp_path / "docs" / "lamp.md").write_text("# Lumen\n\nThe Lumen weighs 400 grams.\n", "utf-8")
+    assert filled("kb", "add", "docs")[0] == 0
+    code, out, err = filled("cache", "replay", "--router-only")
+    assert (code, "0 same, 1 changed" in err) == (1, True)
+    assert "400 grams" in out
     pairs = [
         {"stored": f"How do I {verb} my {thing}?", "asked": f"how can I {verb} the {thing}", "same": True}
         for verb in ("pay", "cancel", "change") for thing in ("order", "bill", "plan", "card")
@@ -255,6 +262,17 @@ def test_cache_commands(filled: Run, tmp_path: Path) -> None:
     code, _, err = filled("cache", "calibrate", "bad.jsonl")
     assert code == 1
     assert "line 1" in err
+
+
+def test_redis_is_refilled_from_the_log(filled: Run, monkeypatch: Any, redis_url: str) -> None:
+    filled("ask", "How heavy is the Lumen?", "--router-only", "--json")
+    code, _, err = filled("cache", "rehydrate")
+    assert (code, "SHOAL_REDIS_URL" in err) == (1, True)
+    monkeypatch.setenv("SHOAL_REDIS_URL", redis_url)
+    assert filled("cache", "rehydrate", "--json")[1] == {"entries": 1}
+    monkeypatch.setenv("SHOAL_REDIS_URL", "redis://127.0.0.1:1")
+    code, _, err = filled("cache", "rehydrate")
+    assert (code, "0 of 1 answers" in err) == (1, True)
 
 
 def test_baselines_are_recorded_compared_and_turned_into_rules(filled: Run, tmp_path: Path, monkeypatch: Any) -> None:

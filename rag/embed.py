@@ -15,6 +15,7 @@ import numpy as np
 
 from .encoder import FloatArray, UniversalSentenceEncoder, clean
 from .errors import need
+from .remember import Remembered
 
 
 @runtime_checkable
@@ -48,7 +49,7 @@ class SentenceTransformersEmbedder:
     """Any sentence-transformers model as an Embedder; no code from the hub is run."""
 
     def __init__(self, model: Any) -> None:
-        self._model, self._lock = model, Lock()
+        self._model, self._lock, self._vectors = model, Lock(), Remembered()
         digest = hashlib.sha256()
         for name, tensor in sorted(model.state_dict().items()):
             digest.update(name.encode())
@@ -60,6 +61,9 @@ class SentenceTransformersEmbedder:
         """Unit vectors [n, dim] of n texts."""
         if isinstance(texts, str):
             raise TypeError("the embedder takes a list of texts; wrap a single text in a list")
+        return self._vectors(texts, self._encode)
+
+    def _encode(self, texts: list[str]) -> FloatArray:
         if not texts:
             return np.empty((0, self.dim), dtype=np.float32)
         with self._lock:

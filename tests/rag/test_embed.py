@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from shoal.rag.embed import Embedder, default_embedder
+from shoal.rag.encoder import FloatArray, UniversalSentenceEncoder, one_thread
+from shoal.rag.remember import Remembered
 
 ODD = ["", "   ", "\u200b", "a\0b", "\x01\x07\x7f", "\ud800 lone", "a" * 100_000, "中" * 100_000, "🙂" * 50]
 
@@ -15,6 +17,53 @@ def test_unit_rows_of_512() -> None:
     assert vectors.shape == (2, 512)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def fresh() -> UniversalSentenceEncoder:
+    return UniversalSentenceEncoder()
+
+
+def test_same_numbers_as_the_library_it_comes_from(fresh: UniversalSentenceEncoder) -> None:
+    texts = ["Hello, world.", "你好，世界。1998年", "", "a much longer sentence, with commas " * 20]
+    with one_thread:
+        theirs = [fresh._model._encode([text])[0] for text in texts]
+    for text, wanted in zip(texts, theirs, strict=True):
+        np.testing.assert_array_equal(fresh([text])[0], wanted)
+
+
+def test_a_text_that_comes_again_is_not_encoded_again() -> None:
+    asked: list[list[str]] = []
+
+    def encode(texts: list[str]) -> FloatArray:
+        asked.append(texts)
+        return np.array([[len(text), 1] for text in texts], np.float32)
+
+    remembered = Remembered(size=3)
+    first = remembered(["a", "bb", "a"], encode)
+    np.testing.assert_array_equal(first, [[1, 1], [2, 1], [1, 1]])
+    first[:] = 0  # the caller's own
+    np.testing.assert_array_equal(remembered(["bb", "ccc"], encode), [[2, 1], [3, 1]])
+    assert asked == [["a", "bb"], ["ccc"]]
+    remembered(["dddd", "eeeee"], encode)
+    remembered(["bb", "a"], encode)  # pushed out meanwhile
+    assert asked[-1] == ["bb", "a"]
+    load = [f"text {i}" for i in range(100)]
+    remembered(load, encode)
+    remembered(load, encode)
+    assert asked[-2:] == [load, load]
+    remembered([], encode)
+    assert asked[-1] == []
+
+
+def test_a_question_is_read_from_the_pass_that_embedded_it(fresh: UniversalSentenceEncoder) -> None:
+    alone = fresh.token_features(["Where is the library?"], max_tokens=64)
+    vector = fresh(["Where is the library?"])
+    again = fresh.token_features(["Where is the library?"], max_tokens=64)
+    np.testing.assert_array_equal(again.tokens, alone.tokens)
+    np.testing.assert_array_equal(again.offsets, alone.offsets)
+    np.testing.assert_array_equal(again.vectors, vector)
+    assert len(fresh.token_features(["Where is the library?"], max_tokens=4).tokens) == 4
 
 
 def test_no_texts_give_no_rows() -> None:

@@ -28,6 +28,11 @@ MAX_CHARS = 2000
 _WORD = re.compile(r"[a-z0-9][a-z0-9+#'\-]*|[\u3400-\u9fff]")
 HAN = re.compile(r"[\u3400-\u9fff]")
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")  # of a command: ls -R
+_ADDRESS = re.compile(
+    r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|[a-z]+://[^\s\u3000-\u9fff]+|(?<![\w/])(?:~|\.{1,2})?/[\w./-]+", re.IGNORECASE
+)
+_SIGN = re.compile(r"[<>=≤≥≠+×÷*^&|~%‰°±√→←\\]+|(?<=\s)[-−/](?=\s)|!=")  # what stands between what is compared
+_USA = re.compile(r"\bU\.?S\.?(?:A\.?)?(?![\w.])")
 _CASED = re.compile(r"(?<=\d)\s?([A-Za-z]{0,3}[A-Z][A-Za-z]{0,3})\b")  # units that case tells apart: Mb, MB
 _QUOTE = re.compile(
     r"\"([^\"\n]{2,})\"|“([^”\n]+)”|「([^」\n]+)」|『([^』\n]+)』|《([^》\n]+)》"
@@ -51,8 +56,8 @@ _Han = dict[str, list[tuple[str, str, int]]]
 class Facts:
     """One text. `words` are lightly stemmed English words and single Chinese characters, `content` those with meaning.
 
-    `poles` and `members` are `(axis or class, place)`; `owned` pairs an owner with what is owned; `flags` are those of
-    commands, `cased` units with capitals.
+    `poles` and `members` are `(axis or class, place)`; `owned` pairs an owner with what is owned; `code` holds
+    addresses and paths too, `flags` those of commands, `signs` what stands in formulas, `cased` units with capitals.
     """
 
     text: str
@@ -66,6 +71,7 @@ class Facts:
     names: frozenset[str]
     code: frozenset[str]
     flags: frozenset[str]
+    signs: tuple[str, ...]
     cased: frozenset[str]
     quotes: frozenset[str]
     kinds: frozenset[str]
@@ -179,6 +185,8 @@ def facts(raw: str) -> Facts:
     raw = raw[:MAX_CHARS].replace("``", '"') if raw.count("``") != raw.count("```") else raw[:MAX_CHARS]
     code = [m.group(0).strip("`~") for m in CODE.finditer(raw)]
     plain = spelled(CODE.sub(" ", raw)).replace("''", '"').replace("’", "'").strip()
+    code += [m.group(0).rstrip(".,;:!?)") for m in _ADDRESS.finditer(plain)]
+    plain = plain if plain.isupper() else _USA.sub("USA", plain)
     quotes = [next(g for g in m.groups() if g).strip() for m in _QUOTE.finditer(plain)]
     text = plain.lower().replace("cannot", "can not").replace("can't", "can not").replace("won't", "will not")
     text = _REPLY.sub("", _CONTRACTED.sub(" not", text))
@@ -196,6 +204,7 @@ def facts(raw: str) -> Facts:
         names=_names(plain, text),
         code=frozenset(code),
         flags=frozenset(_FLAG.findall(plain)),
+        signs=tuple(sorted(_SIGN.findall(plain))),
         cased=frozenset(_CASED.findall(plain)),
         quotes=frozenset(quotes),
         kinds=_kinds(text, whole),

@@ -44,7 +44,7 @@ class Guards:
         if a == b:
             return None
         x, y = facts(a), facts(b)
-        if x.text == y.text and (x.code, x.flags, x.cased) == (y.code, y.flags, y.cased):
+        if x.text == y.text and (x.code, x.flags, x.cased, x.signs) == (y.code, y.flags, y.cased, y.signs):
             return None
         return (
             _quantity(x, y)
@@ -115,6 +115,8 @@ def _counting(mine: list[Quantity], others: list[Quantity]) -> list[Quantity]:
 def _quoted(x: Facts, y: Facts) -> str | None:
     if _lost_code(x, y) or _lost_code(y, x) or _recased(x.code, y.code) or x.flags != y.flags:
         return "code"
+    if x.signs and y.signs and x.signs != y.signs:
+        return _pair("sign", " ".join(x.signs), " ".join(y.signs))
     if units := _recased(x.cased, y.cased):
         return _pair("unit", *units)
     lost_x = [q.lower() for q in x.quotes if q.lower() not in y.text]

@@ -56,7 +56,9 @@ _WORDS = re.compile(
 )
 _MARK = re.compile(r"(?:^|(?<=\s))(\d{1,2})[.)](?=\s)")
 _SQUARE = re.compile(r"\b(square|cubic)[\s-]+(?=[a-z])|\b(sq|cu)\.?\s+(?=[a-z])")
-_SUM = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:\s*[\^/÷]\s*-?\d+(?:\.\d+)?)+(?![\w.]*\d)")  # the order of the two counts
+_SUM = re.compile(
+    r"(?<![\w.])\d+(?:\.\d+)?(?:(?:\s*[\^/÷]\s*|\s+[-−]\s+)-?\d+(?:\.\d+)?)+(?![\w.]*\d)"
+)  # the order of the two counts
 _NEXT_UNIT = re.compile(rf"[\s-]*({_WORD_UNIT})(?![a-z])")
 _ORDINAL = re.compile(r"\b(" + "|".join(w for w in ORDINAL_WORDS if w not in ("first", "second")) + r")\b")
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..gating import Gating, Mask
-from ..native import NativeDecoder, NativeKV, Watch
+from ..native import Gated, NativeDecoder, NativeKV, Watch
 from ..signals import Reading
 from .samples import Sample
 
@@ -203,12 +203,15 @@ class Cohort:
         layers: tuple[int, int] | None = None,
         states: Floats | None = None,
         watch: Watch | None = None,
+        gated: Gated | None = None,
     ) -> Tensor:
-        return self._kernel.forward(*self._rows(step), run, layers=layers, states=states, watch=watch)
+        return self._kernel.forward(*self._rows(step), run, layers=layers, states=states, watch=watch, gated=gated)
 
     def _gated(self, step: int, gatings: Sequence[Gating]) -> Tensor:
         run = np.stack([gating.begin() for gating in gatings])
         probe, total = gatings[0].probe, self._kernel.config.layers
+        if gatings[0].thrift is not None:
+            return self._by_gates(step, gatings, run)
         if probe is None:
             return self._pass(step, run)
         states = np.empty((len(gatings), self._kernel.config.hidden), np.float32)
@@ -218,3 +221,17 @@ class Cohort:
             reading = Reading(state=states[row], middle=watch.middle[row], gaps=watch.gaps[row])
             run[row, probe:] = gating.decide(reading)[probe:]
         return self._pass(step, run, layers=(probe, total), states=states)
+
+    def _by_gates(self, step: int, gatings: Sequence[Gating], run: Mask) -> Tensor:
+        """Learned gates decide inside the pass, one thrift for each sequence."""
+        thrifts = [gating.thrift for gating in gatings]
+        gated = Gated.of(
+            self._kernel.config,
+            [-1.0 if thrift is None else thrift.value for thrift in thrifts],
+            [2 * (thrift is not None and thrift.store) for thrift in thrifts],
+        )
+        gated.run[:] = run
+        logits = self._pass(step, gated.run, gated=gated)
+        for row, gating in enumerate(gatings):
+            gating.gated(gated.run[row], gated.alpha[row])
+        return logits

@@ -14,7 +14,8 @@ _WAYS = {"": "full depth", "_shallow": "by the plan", "_gated": "by gates"}
 def draw_curve(curve: Sequence[Mapping[str, float]], out: Path) -> None:
     """Writes `curve.csv` and `curve.png` in `out`: losses every few steps, held-out quality where it was measured."""
     with (out / "curve.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, _COLUMNS)
+        more = {key for row in curve for key in row} - set(_COLUMNS)
+        writer = csv.DictWriter(file, [*_COLUMNS, *sorted(more)])
         writer.writeheader()
         writer.writerows({key: round(value, 5) for key, value in row.items()} for row in curve)
     try:
@@ -39,5 +40,6 @@ def draw_curve(curve: Sequence[Mapping[str, float]], out: Path) -> None:
             axes.plot([row["step"] for row in rows], [row[key] for row in rows], label=name)
         axes.set_xlabel("step")
         axes.set_ylabel(label)
-        axes.legend()
+        if axes.lines:
+            axes.legend()
     figure.savefig(out / "curve.png", dpi=120)

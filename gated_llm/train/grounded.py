@@ -1,6 +1,6 @@
-"""Trains low-rank additions for answers that rest on given passages, at full depth and with branches left out (G13).
+"""A training run of low-rank additions, of gates, or of both, at full depth and with branches left out (G1, G13).
 
-One recipe file decides everything. A step learns fresh batches at full depth, then the last of them again at a depth
+A step learns fresh batches at full depth, then the last of them again at a depth
 drawn along the plan's nested order, towards both the right answer and the full-depth output. The run stops at its
 steps, at its minutes or when held-out quality no longer rises, whichever comes first; killed, it goes on from the last
 checkpoint and, without a time limit, to the same result as an unbroken run. Idea: training for depth as in LayerSkip,
@@ -20,24 +20,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checkpoint import fingerprint, read_tensors
 from ..config import DecoderConfig
-from ..engine import GatedLLM
 from ..errors import GatedError
-from ..lora import TARGETS, Adapter
 from ..policy import Plan
-from ..served import find_plan
-from ..tokenizer import ChatTokenizer
-from ..weights import locate
 from .curve import draw_curve
 from .packs import Pack, batches, packed
-from .recipe import Recipe, Source, gather, own_answers
+from .recipe import Recipe
 from .soft_gates import WHOLE, SoftGates
 from .student import Packed, Student
 
 Say = Callable[[str], None]
 _BETAS, _EPS, _CLIP = (0.9, 0.98), 1e-8, 1.0
-_CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT = "checkpoint.safetensors"
+_THRIFTS = (0.1, 0.3, 0.6)  # at which gates alone are judged
 
 
 class Adam:
@@ -178,9 +173,11 @@ class Run:
         for turn in range(recipe.full):
             packs = next(stream)
             batch = self._packed(packs)
-            logits = student.logits(batch)
-            loss = _cross_entropy(logits, batch)
-            _backward(loss / (recipe.full + recipe.shallow))
+            with torch.set_grad_enabled(not recipe.gates_only):
+                logits = student.logits(batch)
+                loss = _cross_entropy(logits, batch)
+            if not recipe.gates_only:
+                _backward(loss / (recipe.full + recipe.shallow))
             losses["full"] = losses.get("full", 0.0) + float(loss.detach()) / recipe.full
             self.state["tokens"] += sum(pack.size for pack in packs)
             if recipe.shallow and turn == recipe.full - 1 and self._points:
@@ -188,6 +185,8 @@ class Run:
                 losses |= self._shallow(batch, logits.detach(), hint, draw, left)
                 self.state["tokens"] += sum(pack.size for pack in packs)
         gradient = torch.cat([value.flatten() for owner in self._owners for value in owner.gradients().values()])
+        if recipe.gates_only:
+            gradient[: sum(value.numel() for value in student.parameters.values())] = 0
         rate = recipe.rate * min(1.0, step / recipe.warmup) * left
         losses["norm"] = self._adam.step(self._flat, gradient, rate=rate, count=step)
         for owner in self._owners:
@@ -237,6 +236,31 @@ class Run:
             self._best, self.state["best"] = self._flat.clone(), 0.0
             return
         row: dict[str, float] = {"step": self.state["step"], "seconds": round(self.state["seconds"], 1)}
+        score = self._check_gates(row) if self.recipe.gates_only else self._check_answers(row)
+        self._say("held out  " + "  ".join(f"{key} {value:.4g}" for key, value in row.items()))
+        self.state["curve"].append(row)
+        if score > self.state["best"]:
+            self._best, self.state["best"], self.state["stale"] = self._flat.clone(), score, 0
+        else:
+            self.state["stale"] += 1
+
+    def _check_gates(self, row: dict[str, float]) -> float:
+        """KL from full depth on held-out tokens at three thrifts, with the mean depth of those tokens."""
+        assert self.gates is not None
+        for thrift in _THRIFTS:
+            kl = depth = tokens = 0.0
+            for start in range(0, len(self._held), 4):
+                batch = self._packed(self._held[start : start + 4])
+                gates = self.gates.at(thrift, _free(batch, read_whole=True))
+                drawn = self.student.logits(batch, gates=gates)
+                here = len(batch.targets)
+                kl += float(_divergence(self.student.logits(batch), drawn, batch)) * here
+                depth += float(gates.depth()) * here
+                tokens += here
+            row[f"kl_{thrift}"], row[f"depth_{thrift}"] = kl / tokens, depth / tokens
+        return -sum(row[f"kl_{thrift}"] for thrift in _THRIFTS)
+
+    def _check_answers(self, row: dict[str, float]) -> float:
         middle = self._points[len(self._points) // 2] if self._points else 0
         for name in ("exact", "exact_shallow", *(("exact_gated",) if self.gates else ())):
             right = total = 0
@@ -262,13 +286,7 @@ class Run:
             if depths:
                 row["depth_gated"] = sum(depths) / len(depths)
         score = row["exact"] + 0.3 * row["exact_shallow"] - 1e-3 * row["exact_nll"]
-        score += 0.3 * row.get("exact_gated", 0.0)
-        self._say("held out  " + "  ".join(f"{key} {value:.4g}" for key, value in row.items()))
-        self.state["curve"].append(row)
-        if score > self.state["best"]:
-            self._best, self.state["best"], self.state["stale"] = self._flat.clone(), score, 0
-        else:
-            self.state["stale"] += 1
+        return score + 0.3 * row.get("exact_gated", 0.0)
 
     def _named(self, flat: Tensor) -> list[dict[str, Tensor]]:
         """Views of `flat` by their owners' names."""
@@ -289,14 +307,14 @@ class Run:
         about = {"recipe": self._stamp(), "state": json.dumps(self.state)}
         scratch = self._out / "checkpoint.new"
         save_file(tensors, scratch, metadata=about)
-        scratch.replace(self._out / _CHECKPOINT)
+        scratch.replace(self._out / CHECKPOINT)
         draw_curve(self.state["curve"], self._out)
 
     def resume(self) -> bool:
         """Goes on from the checkpoint in the folder, if there is one. Raises GatedError when the recipe is another."""
         from safetensors import safe_open
 
-        path = self._out / _CHECKPOINT
+        path = self._out / CHECKPOINT
         if not path.exists():
             return False
         with safe_open(path, "pt") as file:
@@ -337,68 +355,3 @@ def _divergence(full: Tensor, shallow: Tensor, batch: Packed) -> Tensor:
     """KL from the full-depth output, in nats, weighed like the loss."""
     each = F.kl_div(shallow.log_softmax(1), full.log_softmax(1), reduction="none", log_target=True).sum(1)
     return (each * batch.weights).sum() / batch.weights.sum()
-
-
-def started(path: Path, model: str, rank: int) -> Mapping[str, Tensor]:
-    """The tensors of an adapter to go on from. Raises WeightsError, or GatedError where model or rank is another."""
-    found = Adapter.read(path)
-    if (found.model_fingerprint, found.rank) != (model, rank):
-        raise GatedError(
-            f"{path} is of model {found.model_fingerprint} and rank {found.rank}, the recipe's are {model} and {rank}."
-        )
-    return found.tensors
-
-
-def train_adapter(
-    recipe: Recipe, data: Path, out: Path, *, home: Path | None = None, resume: bool = False, say: Say = print
-) -> Path:
-    """Runs a recipe with sources under `data`; returns the adapter's file in `out`, beside checkpoint and curve.
-
-    With `resume` it goes on from the folder's checkpoint. Raises GatedError (data, recipe), WeightsError.
-    """
-    folder = locate(recipe.model, home=home)
-    config, weights, tokenizer = DecoderConfig.from_folder(folder), read_tensors(folder), ChatTokenizer(folder)
-    model = fingerprint(weights)
-    plan = find_plan(folder, config, model)
-    out.mkdir(parents=True, exist_ok=True)
-    if not resume and (out / _CHECKPOINT).exists():
-        raise GatedError(f"{out} holds a run already: go on with --resume, or give another folder.")
-
-    def own(source: Source, prompts: Sequence[str]) -> Path:
-        kept = out / f"{source.kind}-{Path(source.path).stem}.jsonl"
-        if not kept.exists():
-            say(f"the model answers {len(prompts)} prompts of {source.path} itself")
-            with GatedLLM.load(folder) as llm:
-                own_answers(llm, prompts, kept)
-        return kept
-
-    train, held, counts = gather(recipe, data, tokenizer, end=min(config.eos), total=config.layers, own=own)
-    for name, count in counts.items():
-        say(f"{count:6} questions from {name}")
-    dtype = torch.bfloat16 if recipe.half else torch.float32
-    run = Run(recipe, config, weights, plan, train, held, out, say=say, dtype=dtype)
-    if resume and run.resume():
-        say(f"going on from step {run.state['step']}")
-    elif recipe.start:
-        run.start(started(Path(recipe.start), model, recipe.rank))
-    say(run.estimate())
-    tensors = run.train()
-    adapter = Adapter(
-        model_fingerprint=model,
-        plans=(plan.fingerprint,),
-        rank=recipe.rank,
-        tensors=tensors,
-        about={
-            "targets": list(TARGETS),
-            "data": counts,
-            "seed": recipe.seed,
-            "steps": run.state["step"],
-            "tokens": run.state["tokens"],
-            "seconds": round(run.state["seconds"]),
-            "held_out": round(run.state["best"], 4),
-        },
-    )
-    path = out / "adapter.safetensors"
-    adapter.write(path)
-    say(f"{path}: {path.stat().st_size / 1e6:.2f} MB after {run.state['step']} steps")
-    return path

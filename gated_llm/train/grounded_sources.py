@@ -210,6 +210,19 @@ def mismatched(passages: Sequence[Passage], share: float, draw: random.Random) -
     return found
 
 
+def own_chats(folder: Path) -> list[tuple[list[int], list[int]]]:
+    """Prompts and the model's own answers as tokens, from shards of `answers.collect`; those over passages left out."""
+    import numpy as np
+
+    found = []
+    for path in sorted(folder.glob("[0-9]*.npz")):
+        with np.load(path) as shard:
+            asked, starts = shard["prompts"].tolist(), shard["prompt_starts"].tolist()
+            made, ends = shard["tokens"].tolist(), shard["starts"].tolist()
+        found += [(asked[starts[at] : starts[at + 1]], made[ends[at] : ends[at + 1]]) for at in range(len(ends) - 1)]
+    return found
+
+
 def contexts(path: Path) -> list[str]:
     """The passages of a file of the SQuAD form."""
     raw: Any = json.loads(path.read_text("utf-8"))

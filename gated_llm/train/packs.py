@@ -111,6 +111,12 @@ def pack_passages(
         yield Pack(trunk=trunk, branches=tuple(branches))
 
 
+def plain_pack(read: Sequence[int], judged: Sequence[int], source: str) -> Pack:
+    """Tokens that are read and those after them, which are learned; no token weighs more than another."""
+    branch = Branch(ids=tuple(judged), answer=len(judged), weight=len(judged) ** _TOP_WEIGHT, hint=None, source=source)
+    return Pack(trunk=tuple(read), branches=(branch,))
+
+
 def _shared(read: Sequence[Sequence[int]]) -> int:
     if len(read) == 1:
         return len(read[0])

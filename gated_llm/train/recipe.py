@@ -13,14 +13,15 @@ from ..tokenizer import ChatTokenizer
 from ..weights import DEFAULT_MODEL
 from . import grounded_sources as sources
 from .grounded_sources import Passage
-from .packs import Pack, pack_passages
+from .packs import Pack, pack_passages, plain_pack
 from .samples import read_prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One data source. `kind`: squad, natural_questions, clapnq, lines, own (the model's own answers to prompts) or
-    own_summaries; `path` under the data folder; `limit`: passages at most; `longest`: characters of a passage;
+    """One data source. `kind`: squad, natural_questions, clapnq, lines, own (the model's own answers to prompts),
+    own_summaries, own_chats (shards of `train.draft`, from the working directory) or text (its passages to go on
+    with); `path` under the data folder; `limit`: passages at most; `longest`: characters of a passage;
     `group`: passages read together at most; `strays`: share of passages that get a question of another to refuse;
     `refusals`: share that is kept of a squad source's questions without an answer.
     """
@@ -72,6 +73,7 @@ class Recipe:
     gated: float = 0.0
     sparsity: float = 10.0
     start: str = ""
+    gates_only: bool = False
     plain: float = 0.2
     check_every: int = 100
     validation_packs: int = 60
@@ -131,6 +133,12 @@ def gather(
     measured = [text for name in recipe.measured for text in sources.contexts(folder / name)]
     train, held, counts = list[Pack](), list[Pack](), dict[str, int]()
     for source in recipe.sources:
+        if source.kind in ("own_chats", "text"):
+            chats = _chats(source, folder, tokenizer, draw)
+            fit = [plain_pack(a, b, source.kind) for a, b in chats if len(a) + len(b) <= recipe.longest]
+            train.extend(fit)
+            counts[f"{source.path} ({source.kind})"] = len(fit)
+            continue
         passages = list(sources.unguided(sources.without(_passages(source, folder, own), measured)))
         cut = (sources.shortened(p, source.longest, draw) if p.text else p for p in passages)
         passages = [p for p in cut if p is not None]
@@ -155,6 +163,23 @@ def gather(
     if not train:
         raise GatedError("The sources hold nothing to train on that fits the recipe's `longest` tokens.")
     return train, held[: recipe.validation_packs], counts
+
+
+def _chats(
+    source: Source, folder: Path, tokenizer: ChatTokenizer, draw: random.Random
+) -> list[tuple[list[int], list[int]]]:
+    """What is read, and what is judged after it."""
+    if source.kind == "own_chats":
+        found = [
+            chat
+            for chat in sources.own_chats(Path(source.path))
+            if not any(text in tokenizer.decode(chat[0]) for text in ("\n\nPassages:\n", "\n\n段落:\n"))
+        ]
+    else:
+        texts = [tokenizer.encode_text(text) for text in sources.contexts(folder / source.path)]
+        found = [(ids[:16], ids[16:]) for ids in texts if len(ids) >= 64]
+    draw.shuffle(found)
+    return found[: source.limit]
 
 
 def _passages(source: Source, folder: Path, own: Callable[[Source, Sequence[str]], Path]) -> list[Passage]:

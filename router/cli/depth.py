@@ -164,13 +164,13 @@ def train(
     model: Model = None,
     json: Json = False,
 ) -> None:
-    """Train an adapter for a model, at full depth and with branches left out, and keep it beside the model.
+    """Train an adapter, learned gates or both, as the recipe says, and keep them beside the model.
 
     Says what it will take before it starts. Give either --config or --lora.
     """
     from dataclasses import replace
 
-    from ...gated_llm.train.grounded import train_adapter
+    from ...gated_llm.train.adapter import train_adapter
     from ...gated_llm.train.recipe import Recipe, Source
     from ...gated_llm.weights import locate
 
@@ -185,9 +185,12 @@ def train(
         recipe = Recipe(model=settings.model, sources=(Source(kind="lines", path=str(lora.resolve())),), steps=300)
     folder = locate(recipe.model, home=settings.home)
     made = train_adapter(recipe, data, out or folder / f"{name}.training", home=settings.home, resume=resume, say=note)
-    kept = folder / f"{name}.adapter.safetensors"
-    kept.write_bytes(made.read_bytes())
+    kept: dict[str, str] = {}
+    for kind, path in (("adapter", made.adapter), ("gates", made.gates)):
+        if path is not None:
+            to = folder / (f"{kind}.safetensors" if made.adapter is None else f"{name}.{kind}.safetensors")
+            to.write_bytes(path.read_bytes())
+            kept[kind] = str(to)
+            note(f"{to}, {to.stat().st_size / 1e6:.2f} MB")
     if json:
-        print_json({"adapter": str(kept), "bytes": kept.stat().st_size})
-    else:
-        note(f"{kept}, {kept.stat().st_size / 1e6:.2f} MB")
+        print_json(kept)

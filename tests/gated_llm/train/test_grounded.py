@@ -17,10 +17,12 @@ import torch.nn.functional as F
 from shoal.gated_llm import GatedError, Plan
 from shoal.gated_llm.checkpoint import fingerprint, read_tensors
 from shoal.gated_llm.config import DecoderConfig
+from shoal.gated_llm.gates import Gates
 from shoal.gated_llm.lora import Adapter, merge
 from shoal.gated_llm.model import Decoder
 from shoal.gated_llm.tokenizer import ChatTokenizer
-from shoal.gated_llm.train.grounded import Run, train_adapter
+from shoal.gated_llm.train.adapter import train_adapter
+from shoal.gated_llm.train.grounded import Run
 from shoal.gated_llm.train.grounded_sources import Asked, Passage
 from shoal.gated_llm.train.packs import Pack, batches, pack_passages, packed
 from shoal.gated_llm.train.recipe import Recipe, Source
@@ -160,7 +162,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_makes_an_adapter_that_lowers_the_loss(folder: Path, data: Path, tmp_path: Path) -> None:
     said: list[str] = []
     made = train_adapter(recipe(folder, steps=30), data, tmp_path / "run", say=said.append)
-    adapter, weights = Adapter.read(made), read_tensors(folder)
+    assert made.adapter is not None
+    assert made.gates is None
+    adapter, weights = Adapter.read(made.adapter), read_tensors(folder)
     merged = merge(
         weights, adapter, model_fingerprint=fingerprint(weights), plan_fingerprint=plan_of(folder).fingerprint
     )
@@ -182,7 +186,7 @@ def test_training_makes_an_adapter_that_lowers_the_loss(folder: Path, data: Path
 SCRIPT = """
 import sys, json
 from pathlib import Path
-from shoal.gated_llm.train.grounded import train_adapter
+from shoal.gated_llm.train.adapter import train_adapter
 from shoal.gated_llm.train.recipe import Recipe
 import torch
 torch.set_num_threads(1)
@@ -195,7 +199,7 @@ def test_a_killed_run_ends_like_an_unbroken_one(folder: Path, data: Path, tmp_pa
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        plain = recipe(folder, steps=12)
+        plain = recipe(folder, steps=12, gated=0.5)
         whole = train_adapter(plain, data, tmp_path / "whole", say=lambda line: None)
         arguments = [
             sys.executable,
@@ -218,7 +222,13 @@ def test_a_killed_run_ends_like_an_unbroken_one(folder: Path, data: Path, tmp_pa
     finally:
         torch.set_num_threads(threads)
     assert any(line.startswith("going on from step") for line in said)
-    first, second = Adapter.read(whole), Adapter.read(resumed)
+    files = [whole.adapter, resumed.adapter, whole.gates, resumed.gates]
+    paths = [path for path in files if path is not None]
+    first, second = map(Adapter.read, paths[:2])
+    gates, again = map(Gates.read, paths[2:])
+    assert gates.fingerprint == again.fingerprint
+    assert gates.model_fingerprint == first.merged_fingerprint
+    assert gates.weight.any()
     assert first.fingerprint == second.fingerprint
     assert {**first.about, "seconds": 0} == {**second.about, "seconds": 0}
 

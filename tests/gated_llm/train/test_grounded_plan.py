@@ -9,7 +9,7 @@ import pytest
 from shoal.gated_llm import GatedError, PlanError
 from shoal.gated_llm.lora import Adapter
 from shoal.gated_llm.policy import Plan
-from shoal.gated_llm.train.grounded import train_adapter
+from shoal.gated_llm.train.adapter import train_adapter
 from shoal.gated_llm.train.grounded_plan import plan_for
 from shoal.gated_llm.train.recipe import Recipe, Source
 
@@ -36,7 +36,8 @@ def test_a_plan_of_the_adapter_itself(make_model, tmp_path: Path) -> None:  # ty
         model=str(folder), rank=2, steps=2, tokens=400, sizes=(400,), longest=400, full=1, min_share=0.5,
         compiled=False, half=False,
     )  # fmt: skip
-    path = train_adapter(recipe, tmp_path, tmp_path / "run", say=lambda line: None)
+    path = train_adapter(recipe, tmp_path, tmp_path / "run", say=lambda line: None).adapter
+    assert path is not None
     plan = plan_for(path, recipe, tmp_path, min_depth=4.0, search=6, held_out=6, say=lambda line: None)
     adapter = Adapter.read(path)
     assert plan.min_depth <= 4.0

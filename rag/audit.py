@@ -15,8 +15,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,11 +26,9 @@ from .audit_scenarios import scenarios
 from .audit_scores import DepthScore, ScoreFile
 from .chunk import Chunk, Splitter
 from .document import Document, file_name
-from .embed import Embedder
 from .errors import RagError
-from .ingest import encode, passage_text
-from .reading import Reader
-from .store import Encoded, Store
+from .ingest import EncodeAll, passage_text
+from .store import Store
 
 ALLOWED = 0.01  # share of questions that may lose their answer before everything is put back
 LIMIT = 0.1  # calibrated depth score below which a text is hard: the hardest tenth of the reference texts
@@ -41,6 +40,7 @@ _LISTED = 200  # quarantined passages and hardest documents in a report, at most
 _SHOWN = 240  # characters of them
 
 Progress = Callable[[str, float, float], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,7 @@ class Audit:
 
     store: Store
     splitter: Splitter
-    embed: Embedder
-    reader: Reader
+    encode_all: EncodeAll
     search: Callable[[str], Sequence[str]]
     folder: Path
     score: DepthScore
@@ -157,25 +156,12 @@ class Audit:
     def _judge(self) -> list[Judged]:
         judged: list[Judged] = []
         total = self.store.counts()[0]
-        for batch in _batches(self._documents()):
-            passages = [_spread(self.splitter.split(one.text, one.doc_id)) for one in batch]
-            texts = [
-                passage_text(one.title, chunk) for one, chunks in zip(batch, passages, strict=True) for chunk in chunks
-            ]
-            scores = iter(self._scores(texts, partial(self._scored, len(judged), len(batch), total)))
-            for document, chunks in ((one, chunks) for one, chunks in zip(batch, passages, strict=True) if chunks):
-                found = [(next(scores), chunk.end - chunk.start) for chunk in chunks]
-                known = [one for one in found if not math.isnan(one[0])]
-                judged.append(
-                    Judged(
-                        doc_id=document.doc_id,
-                        score=sum(score * size for score, size in known) / sum(size for _, size in known)
-                        if known
-                        else math.nan,
-                        where=_where(document),
-                        text=document.text[:_SHOWN],
-                    )
-                )
+        for wave in _batches(_batches(self._documents(), _BATCH), self._scores.wave):
+            passages = [[_spread(self.splitter.split(one.text, one.doc_id)) for one in batch] for batch in wave]
+            told = partial(self._scored, len(judged), sum(map(len, wave)), total)
+            scored = self._scores.many([*map(_texts, wave, passages)], told)
+            for batch, cut, scores in zip(wave, passages, map(iter, scored), strict=True):
+                judged += [_judged(one, chunks, scores) for one, chunks in zip(batch, cut, strict=True) if chunks]
             self.progress("scoring documents", len(judged), total)
         return judged
 
@@ -185,15 +171,12 @@ class Audit:
     def _units(self, doc_ids: Sequence[str]) -> dict[str, list[float]]:
         """Scores of the units of the documents, in order."""
         found: dict[str, list[float]] = {}
-        for start in range(0, len(doc_ids), _BATCH):
-            part = [one for one in map(self.store.document, doc_ids[start : start + _BATCH]) if one is not None]
-            cut = [self.units.split(one.text, one.doc_id) for one in part]
-            scores = iter(
-                self._scores(
-                    [passage_text(one.title, unit) for one, units in zip(part, cut, strict=True) for unit in units]
-                )
-            )
-            found |= {one.doc_id: [next(scores) for _ in units] for one, units in zip(part, cut, strict=True)}
+        hard = (one for one in map(self.store.document, doc_ids) if one is not None)
+        for wave in _batches(_batches(hard, _BATCH), self._scores.wave):
+            units = [[self.units.split(one.text, one.doc_id) for one in batch] for batch in wave]
+            scored = self._scores.many([*map(_texts, wave, units)])
+            for batch, cut, scores in zip(wave, units, map(iter, scored), strict=True):
+                found |= {one.doc_id: [next(scores) for _ in part] for one, part in zip(batch, cut, strict=True)}
             self.progress("scoring units of hard documents", len(found), len(doc_ids))
         return found
 
@@ -203,8 +186,8 @@ class Audit:
         """Every document in the form it should have: its passages if easy, its units, some set aside, if hard."""
         placed, back = self.store.placed(), self.store.restored()
         done, total = 0, self.store.counts()[0]
-        for batch in _batches(self._documents()):
-            ready: list[tuple[Document, list[Encoded]]] = []
+        for batch in _batches(self._documents(), max(_BATCH, self.encode_all.batch // PASSAGES)):
+            changed: list[tuple[Document, list[Chunk]]] = []
             aside: dict[str, float] = {}
             for document in batch:
                 splitter = self.units if document.doc_id in hard else self.splitter
@@ -216,9 +199,11 @@ class Audit:
                 }
                 kept = frozenset(chunk.chunk_id for chunk in chunks) - set(out)
                 if placed.get(document.doc_id) != (kept, frozenset(out)):
-                    ready.append((document, encode(document, chunks, self.embed, self.reader)))
+                    changed.append((document, chunks))
                     aside |= out
-            if ready:
+            if changed:
+                made = self.encode_all([(document.title, chunks) for document, chunks in changed])
+                ready = [(document, encoded) for (document, _), encoded in zip(changed, made, strict=True)]
                 self.store.replace(ready, aside=aside)
             done += len(batch)
             self.progress("splitting and setting aside", done, total)
@@ -308,15 +293,25 @@ def _write(path: Path, value: dict[str, Any]) -> None:
     os.replace(draft, path)
 
 
-def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
-    for document in documents:
-        batch.append(document)
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    if batch:
+def _batches(items: Iterator[T], size: int) -> Iterator[list[T]]:
+    while batch := list(islice(items, size)):
         yield batch
+
+
+def _texts(documents: Sequence[Document], cut: Sequence[Sequence[Chunk]]) -> list[str]:
+    return [passage_text(one.title, chunk) for one, chunks in zip(documents, cut, strict=True) for chunk in chunks]
+
+
+def _judged(document: Document, chunks: Sequence[Chunk], scores: Iterator[float]) -> Judged:
+    """The document by the next scores, one of each chunk."""
+    found = [(next(scores), chunk.end - chunk.start) for chunk in chunks]
+    known = [one for one in found if not math.isnan(one[0])]
+    return Judged(
+        doc_id=document.doc_id,
+        score=sum(score * size for score, size in known) / sum(size for _, size in known) if known else math.nan,
+        where=_where(document),
+        text=document.text[:_SHOWN],
+    )
 
 
 def _spread(chunks: Sequence[Chunk]) -> list[Chunk]:

@@ -6,9 +6,10 @@ So an audit that was killed goes on where it was, and the next one pays only for
 import hashlib
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .errors import RagError
 
@@ -28,6 +29,18 @@ class DepthScore(Protocol):
     def __call__(self, texts: Sequence[str], /) -> Sequence[float]: ...
 
 
+@runtime_checkable
+class ScoreMany(DepthScore, Protocol):
+    """A depth score that works on several batches of texts at a time; `wave` groups of them are worth handing over."""
+
+    @property
+    def wave(self) -> int: ...
+
+    def many(self, batches: Sequence[Sequence[str]], /) -> Iterator[tuple[int, Sequence[float]]]:
+        """(place of a batch, its scores), as they come."""
+        ...
+
+
 class ScoreFile:
     """The scores of one scorer in a SQLite file beside the knowledge base."""
 
@@ -40,29 +53,52 @@ class ScoreFile:
             "CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, score REAL NOT NULL) WITHOUT ROWID"
         )
 
+    @property
+    def wave(self) -> int:
+        """Groups of texts that are worth asking for together."""
+        return self._score.wave if isinstance(self._score, ScoreMany) else 1
+
     def __call__(self, texts: Iterable[str], progress: Callable[[int, int], None] | None = None) -> list[float]:
         """Scores of the texts, in their order. Raises RagError when the scorer gives something that is no score."""
-        asked = list(texts)
-        keys = [self._key(text) for text in asked]
-        known = self._known(keys)
-        missing = dict.fromkeys(key for key in keys if key not in known)
-        by_key = dict(zip(keys, asked, strict=True))
-        wanted = sorted(missing, key=lambda key: len(by_key[key]))  # alike in length, so that batches are even
-        done = len(keys) - len(wanted)
-        for start in range(0, len(wanted), BATCH):
-            part = wanted[start : start + BATCH]
-            found = [float(value) for value in self._score([by_key[key] for key in part])]
-            if len(found) != len(part) or not all(math.isnan(one) or -1e-6 <= one <= 1 + 1e-6 for one in found):
-                raise RagError(
-                    f"the depth score {self._score.fingerprint} gave {len(found)} values for {len(part)} texts, or one "
-                    "outside 0 to 1: it does not fit this audit"
-                )
-            self._keep([(key, one) for key, one in zip(part, found, strict=True) if not math.isnan(one)])
-            known.update(zip(part, found, strict=True))
-            done += len(part)
+        return self.many([list(texts)], progress)[0]
+
+    def many(
+        self, groups: Sequence[Sequence[str]], progress: Callable[[int, int], None] | None = None
+    ) -> list[list[float]]:
+        """Scores of each group's texts. Batches are of one group, the same whoever scores them."""
+        keys = [[self._key(text) for text in group] for group in groups]
+        by_key = dict(zip(chain(*keys), chain(*groups), strict=True))
+        known, parts, total = self._known(list(by_key)), list[list[bytes]](), sum(map(len, keys))
+        asked = set(known)
+        for names in keys:
+            fresh = dict.fromkeys(key for key in names if key not in asked)
+            wanted = sorted(fresh, key=lambda key: len(by_key[key]))  # alike in length, so that batches are even
+            asked.update(wanted)
+            parts += [wanted[start : start + BATCH] for start in range(0, len(wanted), BATCH)]
+        done = total - sum(map(len, parts))
+        for place, found in self._asked([[by_key[key] for key in part] for part in parts]):
+            self._check(len(parts[place]), found)
+            self._keep([(key, one) for key, one in zip(parts[place], found, strict=True) if not math.isnan(one)])
+            known.update(zip(parts[place], found, strict=True))
+            done += len(found)
             if progress:
-                progress(done, len(keys))
-        return [known[key] for key in keys]
+                progress(done, total)
+        return [[known[key] for key in names] for names in keys]
+
+    def _asked(self, batches: Sequence[Sequence[str]]) -> Iterator[tuple[int, list[float]]]:
+        if isinstance(self._score, ScoreMany):
+            found: Iterable[tuple[int, Sequence[float]]] = self._score.many(batches)
+        else:
+            found = enumerate(map(self._score, batches))
+        for place, scores in found:
+            yield place, [float(value) for value in scores]
+
+    def _check(self, count: int, found: Sequence[float]) -> None:
+        if len(found) != count or not all(math.isnan(one) or -1e-6 <= one <= 1 + 1e-6 for one in found):
+            raise RagError(
+                f"the depth score {self._score.fingerprint} gave {len(found)} values for {count} texts, or one "
+                "outside 0 to 1: it does not fit this audit"
+            )
 
     def known(self, texts: Sequence[str]) -> list[float | None]:
         """Scores of the texts as far as they were asked for before, in their order."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
+from typing import Protocol
 
 from .chunk import Chunk, Splitter
 from .document import Document, Kind, file_name, read_bytes, read_file
@@ -53,18 +54,42 @@ def settings_of(embed: Embedder, splitter: Splitter, reader: Reader) -> dict[str
     }
 
 
-def encode(document: Document, chunks: Sequence[Chunk], embed: Embedder, reader: Reader) -> list[Encoded]:
-    """The chunks with their vectors and readings; some at a time, as readings are large before they are packed."""
+def encode(title: str, chunks: Sequence[Chunk], embed: Embedder, reader: Reader) -> list[Encoded]:
+    """A document's chunks with vectors and readings; some at a time, as readings are large before they are packed."""
     out: list[Encoded] = []
     for start in range(0, len(chunks), _BATCH):
         part = chunks[start : start + _BATCH]
-        vectors = embed([passage_text(document.title, chunk) for chunk in part])
-        readings = reader.read([(_above(document.title, chunk.heading, chunk.text), chunk.text) for chunk in part])
+        vectors = embed([passage_text(title, chunk) for chunk in part])
+        readings = reader.read([(_above(title, chunk.heading, chunk.text), chunk.text) for chunk in part])
         out += [
             Encoded(chunk=chunk, vector=vector, reading=reading.pack())
             for chunk, vector, reading in zip(part, vectors, readings, strict=True)
         ]
     return out
+
+
+class EncodeAll(Protocol):
+    """Has `encode` done for many documents, each given as (title, chunks); results in their order.
+
+    `batch`: how many chunks are worth handing over, and are committed, together.
+    """
+
+    @property
+    def batch(self) -> int: ...
+
+    def __call__(self, work: Sequence[tuple[str, Sequence[Chunk]]], /) -> Sequence[list[Encoded]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeHere:
+    """In this process, one document after the other."""
+
+    embed: Embedder
+    reader: Reader
+    batch: int = _BATCH
+
+    def __call__(self, work: Sequence[tuple[str, Sequence[Chunk]]], /) -> list[list[Encoded]]:
+        return [encode(title, chunks, self.embed, self.reader) for title, chunks in work]
 
 
 def passage_text(title: str, chunk: Chunk) -> str:
@@ -116,8 +141,8 @@ class Readings:
 class Ingest:
     """Documents gathered until enough chunks are there to be embedded and committed together."""
 
-    def __init__(self, store: Store, splitter: Splitter, embed: Embedder, reader: Reader) -> None:
-        self._store, self._splitter, self._embed, self._reader = store, splitter, embed, reader
+    def __init__(self, store: Store, splitter: Splitter, encode_all: EncodeAll) -> None:
+        self._store, self._splitter, self._encode_all = store, splitter, encode_all
         self._waiting: dict[str, tuple[Document, list[Chunk]]] = {}
         self._names: dict[str, str] = {}  # of files read so far, to where they lie
         self._gone: list[str] = []
@@ -171,24 +196,33 @@ class Ingest:
             if document.doc_id not in self._waiting:
                 self._count("added" if before is None else "updated")
             self._waiting[document.doc_id] = (document, self._splitter.split(document.text, document.doc_id))
-            if sum(len(chunks) for _, chunks in self._waiting.values()) >= _BATCH:
+            if sum(len(chunks) for _, chunks in self._waiting.values()) >= self._encode_all.batch:
                 self.flush()
 
     def flush(self) -> None:
         """Embed, read and commit what is waiting."""
         if not self._waiting and not self._gone:
             return
+        known = [
+            self._store.encoded(document.doc_id) if self._same_title(document) else {}
+            for document, _ in self._waiting.values()
+        ]
+        fresh = self._encode_all(
+            [
+                (document.title, [chunk for chunk in chunks if chunk.chunk_id not in earlier])
+                for (document, chunks), earlier in zip(self._waiting.values(), known, strict=True)
+            ]
+        )
         ready = []
-        for document, chunks in self._waiting.values():
-            earlier = self._store.encoded(document.doc_id) if self._same_title(document) else {}
-            fresh = iter(encode(document, [c for c in chunks if c.chunk_id not in earlier], self._embed, self._reader))
+        for (document, chunks), earlier, made in zip(self._waiting.values(), known, fresh, strict=True):
+            new = iter(made)
             ready.append(
                 (
                     document,
                     [
                         Encoded(chunk=chunk, vector=earlier[chunk.chunk_id][0], reading=earlier[chunk.chunk_id][1])
                         if chunk.chunk_id in earlier
-                        else next(fresh)
+                        else next(new)
                         for chunk in chunks
                     ],
                 )

@@ -26,7 +26,7 @@ from .errors import DocumentError, IndexMismatchError, MissingExtraError, RagErr
 from .extract import THRESHOLD, Extracted, Extractor, Passage, factual
 from .fuse import Context, Dropped, fuse
 from .index import DenseIndex
-from .ingest import AddReport, Ingest, Readings, Skipped, encode, settings_of
+from .ingest import AddReport, EncodeAll, EncodeHere, Ingest, Readings, Skipped, encode, settings_of
 from .reading import default_reader
 from .rerank import LightReranker, Reranker
 from .retrieve import Candidate, Hit, candidates
@@ -72,6 +72,7 @@ class KnowledgeBase:
             self._store.close()
             raise
         self._reader = default_reader()
+        self._encode: EncodeAll = EncodeHere(embed=embed, reader=self._reader)
         self._readings = Readings(self._reader, current=self._store.meta().get("reader") == self._reader.fingerprint)
         self._reranker: Reranker = reranker or LightReranker(self._reader)
         self._extractor = Extractor(self._reader)
@@ -129,7 +130,7 @@ class KnowledgeBase:
             documents = (store.document(doc_id) for doc_id, _ in store.digests())
             store.replace(
                 [
-                    (one, encode(one, cutter.split(one.text, one.doc_id), encoder, default_reader()))
+                    (one, encode(one.title, cutter.split(one.text, one.doc_id), encoder, default_reader()))
                     for one in documents
                     if one is not None
                 ],
@@ -149,15 +150,16 @@ class KnowledgeBase:
         *,
         labels: Sequence[str] = (),
         progress: Callable[[int, int, str], None] | None = None,
+        encode_all: EncodeAll | None = None,
     ) -> AddReport:
         """Put files, folders or patterns in. What is in already and unchanged costs nothing; bad files are reported.
 
-        `progress(done, total, name)` is called after each file.
+        `progress(done, total, name)` is called after each file. `encode_all`: who embeds, else this process.
         """
         wanted = [Path(paths)] if isinstance(paths, str | Path) else [Path(one) for one in paths]
         files = list(find_files(wanted))
         skipped = [Skipped(path=str(path), reason="no such file") for path in wanted if not path.exists() and not files]
-        work = Ingest(self._store, self._splitter, self.embed, self._reader)
+        work = Ingest(self._store, self._splitter, encode_all or self._encode)
         for done, (file, root) in enumerate(files, 1):
             try:
                 skipped += [Skipped(path=str(file), reason=one) for one in work.file(file, root, tuple(labels))]
@@ -174,14 +176,22 @@ class KnowledgeBase:
     ) -> AddReport:
         """Put one text in under a name, in place of what had that name. Raises DocumentError for an empty text."""
         document = Document(doc_id=doc_id, text=text, title=title, labels=tuple(labels), meta=meta or {})
-        work = Ingest(self._store, self._splitter, self.embed, self._reader)
+        work = Ingest(self._store, self._splitter, self._encode)
         work.put([document])
         work.flush()
         return work.report()
 
-    def add_data(self, data: bytes, name: str, *, kind: Kind = "text", labels: Sequence[str] = ()) -> AddReport:
+    def add_data(
+        self,
+        data: bytes,
+        name: str,
+        *,
+        kind: Kind = "text",
+        labels: Sequence[str] = (),
+        encode_all: EncodeAll | None = None,
+    ) -> AddReport:
         """Put in what a file of that kind would hold, as from standard input, under a name. Raises DocumentError."""
-        work = Ingest(self._store, self._splitter, self.embed, self._reader)
+        work = Ingest(self._store, self._splitter, encode_all or self._encode)
         wrong = work.data(data, name, kind, tuple(labels))
         work.flush()
         self._save()
@@ -219,17 +229,18 @@ class KnowledgeBase:
         allowed: float = ALLOWED,
         dry_run: bool = False,
         progress: Callable[[str, float, float], None] | None = None,
+        encode_all: EncodeAll | None = None,
     ) -> dict[str, Any]:
         """Split what is hard to read, set aside what stays hard, and report, JSON-ready (A5). See `rag.audit`.
 
         Undone where more than `allowed` of the questions lose their answer.
-        `score`: depth scores of texts, 0 to 1, high = easy. Raises RagError for an empty knowledge base.
+        `score`: depth scores of texts, 0 to 1, high = easy; a `ScoreMany` is asked for several batches together.
+        `encode_all`: who embeds, else this process. Raises RagError for an empty knowledge base.
         """
         audit = Audit(
             store=self._store,
             splitter=self._splitter,
-            embed=self.embed,
-            reader=self._reader,
+            encode_all=encode_all or self._encode,
             search=lambda question: [hit.text for hit in self.search(question, K)],
             folder=self.path / "audit",
             score=score,

@@ -6,14 +6,17 @@ the one scale of `rag.depth`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..gated_llm import GatedLLM
     from ..rag import DepthScore
+    from .settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +69,23 @@ def predicted(rest: "Callable[[], DepthScore] | None" = None, by: str = "") -> "
     depths = Depths(default_reader(), folder=Path())
     kind = "predicted" if rest is None else f"predicted, else read by {by}"
     return _Predicted(depths=depths, fingerprint=f"{kind}:{depths.fingerprint}", rest=rest)
+
+
+@contextmanager
+def scorer(
+    kind: str, settings: "Settings", progress: Callable[[str, float, float], None] | None = None
+) -> Iterator["DepthScore"]:
+    """`read`, `predicted`, or `auto`: predicted, and read where that cannot be told; a model that it needs is closed
+    again.
+    """
+    from .wiring import load_local
+
+    with ExitStack() as models:
+
+        def reading() -> "DepthScore":
+            return read(models.enter_context(load_local(settings, progress=progress)))
+
+        able = find_spec("torch") and find_spec("transformers") and not settings.router_only
+        yield (
+            reading() if kind == "read" else predicted(reading if kind == "auto" and able else None, by=settings.model)
+        )

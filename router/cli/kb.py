@@ -16,8 +16,10 @@ from .output import note, out, print_json, progress_bar
 
 if TYPE_CHECKING:
     from ...rag import KnowledgeBase
+    from ...rag.ingest import EncodeAll
 
 kb = typer.Typer(help="Knowledge base: add, search, list, delete, audit, restore.", no_args_is_help=True)
+Ray = Annotated[bool, typer.Option("--ray", help="Embed and score on Ray Data: in processes of a Ray cluster.")]
 Folder = Annotated[Path | None, typer.Option("--kb", help="Folder of the knowledge base.")]
 
 
@@ -36,6 +38,18 @@ def opened(folder: Path | None) -> Iterator["KnowledgeBase"]:
         base.close()
 
 
+@contextmanager
+def encoding(base: "KnowledgeBase", ray: bool) -> Iterator["EncodeAll | None"]:
+    """Who embeds: None, so this process, or a Ray cluster, connected to for as long."""
+    if not ray:
+        yield None
+        return
+    from ..ray_data import RayEncode, connected
+
+    with connected():
+        yield RayEncode(fingerprint=base.embed.fingerprint)
+
+
 @kb.command()
 def add(
     paths: Annotated[
@@ -46,17 +60,22 @@ def add(
     name: Annotated[str, typer.Option(help="What standard input is called.")] = "stdin",
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Standard input is JSON lines, a document each.")] = False,
     label: Annotated[list[str] | None, typer.Option(help="Scenario label; may be given several times.")] = None,
+    ray: Ray = False,
     json: Json = False,
 ) -> None:
     """Add or update documents; unchanged ones cost nothing. A bad file is reported and skipped."""
     labels = tuple(label or ())
-    with opened(folder) as base, progress_bar() as progress:
+    with opened(folder) as base, encoding(base, ray) as encode_all, progress_bar() as progress:
         if paths == [Path("-")]:
             kind: Literal["jsonl", "text"] = "jsonl" if jsonl else "text"
-            report = base.add_data(sys.stdin.buffer.read(), name, kind=kind, labels=labels)
+            data = sys.stdin.buffer.read()
+            report = base.add_data(data, name, kind=kind, labels=labels, encode_all=encode_all)
         else:
             report = base.add(
-                paths, labels=labels, progress=lambda done, total, _: progress("reading documents", done, total)
+                paths,
+                labels=labels,
+                progress=lambda done, total, _: progress("reading documents", done, total),
+                encode_all=encode_all,
             )
         size = len(base)
     for one in report.skipped:

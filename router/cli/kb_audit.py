@@ -1,20 +1,14 @@
 """`shoal kb audit` and `shoal kb restore`: split and set aside what is hard to read, and bring it back (A5)."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from ..settings import Settings, load_settings
+from ..settings import load_settings
 from .ask import Json, Model
-from .kb import Folder, kb, opened
-from .output import ProgressCallback, note, out, print_json, progress_bar
-
-if TYPE_CHECKING:
-    from ...rag import DepthScore
+from .kb import Folder, Ray, encoding, kb, opened
+from .output import note, out, print_json, progress_bar
 
 
 def register(app: typer.Typer) -> None:
@@ -42,6 +36,7 @@ def audit(
         Path | None, typer.Option(help="Where the HTML goes; else audit/report.html in the folder.")
     ] = None,
     model: Model = None,
+    ray: Ray = False,
     json: Json = False,
 ) -> None:
     """Score every document for depth, split the hard ones, set aside what stays hard, and write a report.
@@ -51,24 +46,32 @@ def audit(
     from ...rag.audit import ALLOWED, LIMIT
     from ...rag.audit_recall import read_questions
     from ..audit_page import audit_page
+    from ..reading_ease import scorer
 
+    if ray:
+        from ..ray_data import RayScore
     if scores not in ("auto", "read", "predicted"):
         raise typer.BadParameter(f"--scores {scores}: give auto, read or predicted")
     settings = load_settings(kb=folder, model=model)
     asked = read_questions(questions) if questions else None
-    with opened(folder) as base, progress_bar() as progress:
+    with opened(folder) as base, encoding(base, ray) as encode_all, progress_bar() as progress:
         if paths:
-            added = base.add(paths, progress=lambda done, total, _: progress("reading documents", done, total))
+            added = base.add(
+                paths,
+                progress=lambda done, total, _: progress("reading documents", done, total),
+                encode_all=encode_all,
+            )
             for one in added.skipped:
                 note(f"skipped {one.path}: {one.reason}")
-        with _scorer(scores, settings, progress) as score:
+        with scorer(scores, settings, progress) as here:
             found = base.audit(
-                score,
+                RayScore(fingerprint=here.fingerprint, kind=scores, settings=settings) if ray else here,
                 asked,
                 limit=LIMIT if limit is None else limit,
                 allowed=ALLOWED if allow_loss is None else allow_loss,
                 dry_run=dry_run,
                 progress=progress,
+                encode_all=encode_all,
             )
         page = report or base.path / "audit" / "report.html"
     page.write_text(audit_page(found, str(base.path)), "utf-8")
@@ -99,25 +102,6 @@ def _tell(found: dict[str, Any]) -> None:
         )
     if found["undone"]:
         note("more answers were lost than --allow-loss allows: everything is back in")
-
-
-@contextmanager
-def _scorer(scores: str, settings: Settings, progress: ProgressCallback) -> Iterator["DepthScore"]:
-    """The depth score by its name; a model that it needs is closed again."""
-    from ..reading_ease import predicted, read
-    from ..wiring import load_local
-
-    with ExitStack() as models:
-
-        def reading() -> "DepthScore":
-            return read(models.enter_context(load_local(settings, progress=progress)))
-
-        able = find_spec("torch") and find_spec("transformers") and not settings.router_only
-        yield (
-            reading()
-            if scores == "read"
-            else predicted(reading if scores == "auto" and able else None, by=settings.model)
-        )
 
 
 def restore(

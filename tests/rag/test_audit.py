@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +148,34 @@ def test_stopped_and_run_again_it_is_the_same_audit(tmp_path: Path) -> None:
         rest = Plain()
         assert comparable(two.audit(rest, QUESTIONS, limit=0.65, allowed=1)) == comparable(whole)
         assert two.fingerprint == one.fingerprint
+
+
+class Elsewhere(Plain):
+    """Several batches at a time, answered last first."""
+
+    wave = 3
+
+    def many(self, batches: Sequence[Sequence[str]]) -> Iterator[tuple[int, Sequence[float]]]:
+        for place in reversed(range(len(batches))):
+            yield place, self(batches[place])
+
+
+def test_scored_elsewhere_it_is_the_same_audit_also_when_that_was_killed(tmp_path: Path) -> None:
+    names = ("here", "there")
+    here, there = (fill(KnowledgeBase.open(tmp_path / name)) for name in names)
+    for base in (here, there):
+        for number in range(150):  # of three groups; every text of the last is in the first too
+            base.add_text(f"zxq {number % 60} {'cellar' if number % 2 else ''}", f"logs#{number + 2:03}")
+    local = Plain()
+    whole = here.audit(local, QUESTIONS, limit=0.65, allowed=1)
+    with pytest.raises(KeyboardInterrupt):
+        there.audit(Elsewhere(ends_after=1), QUESTIONS, limit=0.65, allowed=1)
+    rest = Elsewhere()
+    assert comparable(there.audit(rest, QUESTIONS, limit=0.65, allowed=1)) == comparable(whole)
+    assert 0 < rest.asked < local.asked
+    assert there.fingerprint == here.fingerprint
+    here.close()
+    there.close()
 
 
 AUDITOR = """

@@ -16,6 +16,8 @@ from shoal.rag import IndexMismatchError, KnowledgeBase, RagError
 from shoal.rag.chunk import Splitter
 from shoal.rag.embed import default_embedder
 from shoal.rag.errors import DocumentError
+from shoal.rag.ingest import EncodeHere
+from shoal.rag.reading import default_reader
 
 Fill = Callable[[KnowledgeBase], KnowledgeBase]
 
@@ -350,3 +352,28 @@ def test_metadata_that_is_no_json_is_refused(empty: KnowledgeBase) -> None:
         with pytest.raises(DocumentError, match="metadata"):
             empty.add_text("The lamp is red.", "x", meta={"a": value})
     assert empty.search("lamp", where={"a": 1}) == []
+
+
+def test_embedding_elsewhere_that_was_killed_goes_on(tmp_path: Path) -> None:
+    """What is committed is not embedded again, and what comes of it is what one process makes."""
+    for number in range(6):
+        (tmp_path / f"{number}.txt").write_text(f"The storm number {number} came over the sea.\n")
+
+    class Elsewhere:
+        batch, left = 2, 2
+
+        def __call__(self, work: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+            return EncodeHere(embed=default_embedder(), reader=default_reader())(work)
+
+    files = sorted(tmp_path.glob("*.txt"))
+    with KnowledgeBase.open(tmp_path / "one") as one, KnowledgeBase.open(tmp_path / "two") as two:
+        one.add(files)
+        with pytest.raises(KeyboardInterrupt):
+            two.add(files, encode_all=Elsewhere())
+        report = two.add(files, encode_all=Elsewhere())
+        assert (report.unchanged, report.added) == (4, 2)
+        assert two.fingerprint == one.fingerprint
+        assert [hit.score for hit in two.search("storm 3", 6)] == [hit.score for hit in one.search("storm 3", 6)]

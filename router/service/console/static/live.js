@@ -142,13 +142,13 @@ const plainly = (row, price) => (row.prompt_tokens * price.prompt + row.completi
 
 /** What the answers without a model saved, by the mean of the answers with one; nothing where there are none of either. */
 function avoided(rows, total, price) {
-  const free = rows.filter((row) => !row.full_depth).reduce((sum, row) => sum + row.requests, 0);
-  if (!free || free === total.requests) return null;
-  return t("avoided", { n: number(free, 0), plain: number((free * plainly(total, price)) / (total.requests - free), 3) });
+  const asked = (some) => rows.filter(some).reduce((sum, row) => sum + row.requests, 0);
+  const [free, made] = [asked((row) => FREE.includes(row.route)), asked((row) => row.full_depth)];
+  return free && made ? t("avoided", { n: number(free, 0), plain: number((free * plainly(total, price)) / made, 3) }) : null;
 }
 
 function costs(row, price) {
   const saved = row.full_depth ? `${Math.round(100 * (1 - row.layer_tokens / row.full_depth))}%` : "–";
-  return [row.route, number(row.requests, 0), number(row.prompt_tokens + row.completion_tokens, 0), number(row.layer_tokens, 0),
+  return [word(row.route), number(row.requests, 0), number(row.prompt_tokens + row.completion_tokens, 0), number(row.layer_tokens, 0),
     number(row.full_depth, 0), saved, number((row.layer_tokens * price.layer) / 1000, 3), number(plainly(row, price), 3)];
 }

@@ -23,7 +23,7 @@ export function layerMap(trace) {
   const shown = Math.min(MOST, trace.tokens.length);
   const rows = Array.from({ length: shown }, (_, token) => row(trace, token));
   const reason = el("p", { class: "reason", role: "status", text: t("map_point") });
-  const box = el("div", { class: "wide", tabindex: "-1" }, tables(trace, rows));
+  const box = el("div", { class: "wide" }, tables(trace, rows));
   walk(trace, rows, box, reason);
   const key = Object.entries(KEY).map(([kind, name]) => el("span", {}, el("i", { class: kind }), t(name)));
   return el("div", { class: "layer-map" },

@@ -11,12 +11,13 @@ configurations take turns on every question. Answers are kept in benchmarks/out/
 import argparse
 import collections
 import json
+import math
 import random
 import re
 import statistics
 import string
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +29,9 @@ from benchmarks._router import DATA, OUT, SEED, table, write
 from shoal.gated_llm import GatedLLM
 from shoal.gated_llm.checkpoint import fingerprint, read_tensors
 from shoal.gated_llm.config import DecoderConfig
+from shoal.gated_llm.gates import WHOLE_PROMPT, Gates
 from shoal.gated_llm.lora import Adapter, merge
+from shoal.gated_llm.native import Gated
 from shoal.gated_llm.passes import KernelModel
 from shoal.gated_llm.policy import Plan
 from shoal.gated_llm.served import Served, find_plan
@@ -75,8 +78,15 @@ class Setup:
     llm: GatedLLM
     depth: float | None = None
     gate_prefill: bool = True
+    thrift: float | None = None  # of learned gates
 
     def answer(self, item: Item) -> str:
+        if self.thrift is not None:
+            made = self.llm.generate(
+                item.prompt, policy="gates", work="grounded", max_tokens=TOKENS, gate_prefill=self.gate_prefill
+            )
+            assert made.depth.policy == "gates"
+            return made.text.strip()
         depth = f"{100 * self.depth / self.llm.total:.4f}%" if self.depth else self.llm.total
         made = self.llm.generate(item.prompt, max_depth=depth, max_tokens=TOKENS, gate_prefill=self.gate_prefill)
         return made.text.strip()
@@ -84,6 +94,10 @@ class Setup:
     @property
     def runs(self) -> float:
         return self.llm.plan.depth_at(self.llm.plan.point_for(self.depth)) if self.depth else self.llm.total
+
+    @property
+    def key(self) -> str:
+        return f"gates-{self.thrift}" if self.thrift is not None else str(self.depth or "full")
 
 
 def items(name: str, *, language: str = "en", titles: Sequence[str] = ()) -> list[Item]:
@@ -124,15 +138,40 @@ def score(said: str, item: Item) -> tuple[float, float]:
 
 
 class Reader:
-    """A setup's kernel answering all questions over one passage together; the passage is read once."""
+    """A setup's kernel answering all questions over one passage together; the passage is read once.
+
+    `layers`, `tokens`: layers run so far, and tokens, prompts included.
+    """
 
     def __init__(self, setup: Setup) -> None:
         model = setup.llm.model
         assert isinstance(model, KernelModel)
         self._kernel, self._tokenizer, self._ends = model.kernel, setup.llm.tokenizer, model.config.eos
+        self._plan, self._setup, self._config = setup.llm.plan, setup, model.config
         dropped = setup.llm.plan.point_for(setup.depth) if setup.depth else 0
         self._run = np.asarray(setup.llm.plan.mask(dropped), np.uint8)
         self._read = self._run if setup.gate_prefill else np.ones_like(self._run)
+        self.layers, self.tokens = 0.0, 0
+
+    def _pass(
+        self, ids: Sequence[int], kvs: Sequence[Any], places: Sequence[int], late: Sequence[bool], wanted: Sequence[int]
+    ) -> Any:
+        """Logits of `wanted` rows; `late` rows choose a token, the others are read."""
+        run = np.stack([self._run if chosen else self._read for chosen in late])
+        gated = None
+        if (thrift := self._setup.thrift) is not None:
+            free = [
+                chosen or (self._setup.gate_prefill and at >= WHOLE_PROMPT)
+                for chosen, at in zip(late, places, strict=True)
+            ]
+            gated = Gated.of(self._config, [thrift if one else -1.0 for one in free], [0] * len(free))
+            gated.run[:] = run
+            run = gated.run
+        logits = self._kernel.forward(ids, kvs, places, run, wanted=wanted, gated=gated)
+        share = self._plan.attention_share
+        self.layers += float((run == 1).sum((0, 1)) @ (share, 1 - share))
+        self.tokens += len(ids)
+        return logits
 
     def answer(self, group: Sequence[Item]) -> list[str]:
         """One answer each, greedy."""
@@ -143,23 +182,21 @@ class Reader:
         for at in range(0, shared, ROWS):
             part = read[0][at : min(at + ROWS, shared)]
             places = range(at, at + len(part))
-            self._kernel.forward(part, [trunk] * len(part), places, self._read, wanted=[len(part) - 1])
+            self._pass(part, [trunk] * len(part), places, [False] * len(part), [len(part) - 1])
         stores = [trunk.copy() for _ in group]
         feed = [ids[shared:] for ids in read]
         said: list[list[int]] = [[] for _ in group]
-        places = [shared] * len(group)
+        starts = [shared] * len(group)
         alive = list(range(len(group)))
         for _ in range(TOKENS):
             tokens = [token for i in alive for token in feed[i]]
             owners = [stores[i] for i in alive for _ in feed[i]]
-            at = [places[i] + k for i in alive for k in range(len(feed[i]))]
-            run = np.stack(
-                [self._run if k == len(feed[i]) - 1 else self._read for i in alive for k in range(len(feed[i]))]
-            )
+            at = [starts[i] + k for i in alive for k in range(len(feed[i]))]
+            late = [k == len(feed[i]) - 1 for i in alive for k in range(len(feed[i]))]
             last = np.cumsum([len(feed[i]) for i in alive]) - 1
-            best = self._kernel.forward(tokens, owners, at, run, wanted=last.tolist()).argmax(1).tolist()
+            best = self._pass(tokens, owners, at, late, last.tolist()).argmax(1).tolist()
             for i, token in zip(alive, best, strict=True):
-                places[i] += len(feed[i])
+                starts[i] += len(feed[i])
                 feed[i] = [token]
                 said[i].append(token)
             alive = [i for i in alive if said[i][-1] not in self._ends]
@@ -186,8 +223,7 @@ def groups(asked: Sequence[Item]) -> list[list[Item]]:
 
 def answers(setup: Setup, name: str, asked: Sequence[Item]) -> list[str]:
     """The setup's answers, from benchmarks/out/ where they were made before."""
-    key = f"{setup.llm.fingerprint}-{setup.depth or 'full'}-{int(setup.gate_prefill)}-{name}"
-    kept = OUT / "grounded" / f"{re.sub(r'[^a-z0-9.]+', '-', key.lower())}.json"
+    kept = kept_at(setup, name)
     kept.parent.mkdir(parents=True, exist_ok=True)
     made: list[str] = json.loads(kept.read_text("utf-8")) if kept.exists() else []
     began, reader, fresh, done = time.monotonic(), Reader(setup), 0, 0
@@ -200,9 +236,20 @@ def answers(setup: Setup, name: str, asked: Sequence[Item]) -> list[str]:
         fresh += len(group) - known
         if fresh >= SAVED or done == len(asked):
             kept.write_text(json.dumps(made, ensure_ascii=False), "utf-8")
+            kept.with_suffix(".layers").write_text(str(reader.layers / reader.tokens))
             print(f"{setup.name}, {name}: {done} of {len(asked)}, {time.monotonic() - began:.0f} s", flush=True)
             fresh = 0
     return made[: len(asked)]
+
+
+def mean_layers(setup: Setup, name: str) -> float:
+    """Layers that gates ran for a token, prompts included, when the answers were made."""
+    return float(kept_at(setup, name).with_suffix(".layers").read_text())
+
+
+def kept_at(setup: Setup, name: str) -> Path:
+    key = f"{setup.llm.fingerprint}-{setup.key}-{int(setup.gate_prefill)}-{name}"
+    return OUT / "grounded" / f"{re.sub(r'[^a-z0-9.]+', '-', key.lower())}.json"
 
 
 def interval(difference: Sequence[float]) -> str:
@@ -245,6 +292,18 @@ def load(adapter: Path | None, plan: Path | None, *, bits: int | None = None) ->
     return GatedLLM(served, ChatTokenizer(folder), name=folder.name)
 
 
+def by_gates(llm: GatedLLM, gates: Path, thrifts: Sequence[float]) -> Iterator[Setup]:
+    """The same model with the quality at which a request is given each thrift."""
+    learned = Gates.read(gates)
+    learned.check(learned.layers, learned.weight.shape[2], llm.fingerprint.split("-")[0], gates)
+    for point in learned.points:
+        if point.thrift in thrifts:
+            quality = -math.expm1(-point.loss["grounded"] - 1e-9)
+            served = Served(model=llm.model, plan=llm.plan, fingerprint=llm.fingerprint, gates=learned)
+            made = GatedLLM(served, llm.tokenizer, name=llm.name, quality=quality)
+            yield Setup(name=f"adapter, gates at {point.thrift:g}", llm=made, thrift=point.thrift)
+
+
 def rows(
     setups: Sequence[Setup], everything: Sequence[Item], refusals: Sequence[Item], gated: int | None
 ) -> list[dict[str, Any]]:
@@ -254,7 +313,7 @@ def rows(
     found: list[dict[str, Any]] = []
     base: list[tuple[float, float]] | None = None
     for setup in setups:
-        asked = everything[:gated] if setup.depth else everything
+        asked = everything[:gated] if setup.depth or setup.thrift is not None else everything
         said = answers(setup, "xquad", asked)
         scored = [score(text, item) for text, item in zip(said, asked, strict=True)]
         told = answers(setup, f"refusal-{len(refusals)}", refusals)
@@ -263,7 +322,7 @@ def rows(
         row = {
             "answers": setup.name,
             "questions": len(asked),
-            "layers": round(setup.runs, 2),
+            "layers": round(setup.runs if setup.thrift is None else mean_layers(setup, "xquad"), 2),
             "containment": round(statistics.mean(c for c, _ in scored), 3),
             "F1": round(statistics.mean(f for _, f in scored), 3),
             "words": round(statistics.mean(len(text.split()) for text in said), 1),
@@ -308,9 +367,12 @@ def setups_of(chosen: argparse.Namespace) -> list[Setup]:
     setups = [bare]
     if not chosen.raw:
         plan = chosen.plan if chosen.plan.exists() else None
+        learned = chosen.gates if chosen.gates.exists() else None
         llm = load(chosen.adapter, plan, bits=8)
         setups.append(Setup(name="adapter, full depth", llm=llm))
         setups += [Setup(name=f"adapter, {d:g} layers", llm=llm, depth=d) for d in chosen.depths]
+        if learned is not None:
+            setups += by_gates(llm, learned, chosen.thrifts)
         if chosen.whole:
             middle = sorted(chosen.depths)[len(chosen.depths) // 2]
             kept = Setup(name=f"adapter, {middle:g} layers, prompt whole", llm=llm, depth=middle, gate_prefill=False)
@@ -328,6 +390,8 @@ def main() -> None:
     parser.add_argument("--plan", type=Path, default=ASSETS / "smollm2-135m.grounded.plan.json")
     parser.add_argument("--questions", type=int, default=None)
     parser.add_argument("--depths", type=float, nargs="*", default=(28, 26, 24))
+    parser.add_argument("--gates", type=Path, default=ASSETS / "smollm2-135m.grounded.gates.safetensors")
+    parser.add_argument("--thrifts", type=float, nargs="*", default=(0.2, 0.4, 0.6))
     parser.add_argument("--gated", type=int, default=None, help="fewer questions for answers with branches left out")
     parser.add_argument("--whole", action="store_true", help="also with the prompt read at full depth")
     parser.add_argument("--raw", action="store_true", help="only the bare model")

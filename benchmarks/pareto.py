@@ -24,14 +24,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._router import DATA, HERE, OUT, SEED, table, write
+from benchmarks._router import DATA, OUT, SEED, table, write
 from shoal.gated_llm.checkpoint import fingerprint, read_tensors
 from shoal.gated_llm.config import DecoderConfig
+from shoal.gated_llm.gates import Gates, Thrift
 from shoal.gated_llm.gating import Bound, Gating, Level, Policy, Rule, new_gating
 from shoal.gated_llm.native import NativeDecoder, Watch
 from shoal.gated_llm.policy import SAFE_LAYERS, Branch, Plan, resolve_budget
 from shoal.gated_llm.rules import Rules
-from shoal.gated_llm.served import find_plan
+from shoal.gated_llm.served import find_gates, find_plan
 from shoal.gated_llm.signals import NAMES, Reading
 from shoal.gated_llm.tokenizer import ChatTokenizer
 from shoal.gated_llm.train.cohort import Cohort, Replay, answers
@@ -40,6 +41,7 @@ from shoal.gated_llm.weights import DEFAULT_MODEL, locate
 
 PLAN_DEPTHS, FIRST = (29.25, 28.5, 27.75), (28,)
 LOSSES = (0.01, 0.03, 0.1)
+THRIFTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6)  # of learned gates
 REST, ROUNDS, STRAPS = 64, 150, 1000
 SETS = {
     "ARC-Easy": ("ARC-Easy__test", 4),
@@ -48,7 +50,6 @@ SETS = {
     "BoolQ": ("boolq__test", 2),
 }
 Make = Callable[[int], Gating]
-PICTURE = HERE.parent / "docs" / "pictures" / "pareto.png"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +61,21 @@ class Bench:
     tokenizer: ChatTokenizer
     plan: Plan
     rules: Rules
+    gates: Gates | None
 
     @classmethod
-    def load(cls, path: Path | None = None) -> "Bench":
+    def load(cls, path: Path | None = None, gates_path: Path | None = None) -> "Bench":
         folder = locate(DEFAULT_MODEL)
         config, weights = DecoderConfig.from_folder(folder), read_tensors(folder)
         rules = Rules.read(path, model_fingerprint=fingerprint(weights)) if path else Rules.shipped(folder.name)
         assert rules is not None, "no thresholds: make them with python -m shoal.gated_llm.train.signals"
         plan = find_plan(folder, config, rules.model_fingerprint)
         kernel = NativeDecoder(config, weights, bits=4, kv="bf16")
-        return cls(config=config, kernel=kernel, tokenizer=ChatTokenizer(folder), plan=plan, rules=rules)
+        known = rules.model_fingerprint
+        gates = Gates.read(gates_path) if gates_path else find_gates(folder, config, known)
+        if gates is not None:
+            kernel.set_gates(gates)
+        return cls(config=config, kernel=kernel, tokenizer=ChatTokenizer(folder), plan=plan, rules=rules, gates=gates)
 
     def chooser(
         self, policy: Policy, *, rule: Rule | None = None, dropped: int = 0, store: bool = False, whole: int = 2
@@ -113,6 +119,10 @@ def policies(bench: Bench) -> Iterator[tuple[str, Make]]:
         yield names[0] if alone else point.policy, bench.chooser(point.policy, rule=point.rule)
         if point.policy == "hybrid":
             yield "random", bench.chooser("random", rule=point.rule.blind())
+    whole = resolve_budget(plan.total, plan, quality=0.0)
+    for thrift in THRIFTS if bench.gates is not None else ():
+        given = Thrift(value=thrift)
+        yield "gates", lambda _, given=given: new_gating("gates", plan, whole, thrift=given)  # type: ignore[misc]
 
 
 KINDS = ("attention", "mlp")
@@ -338,36 +348,17 @@ def cost(bench: Bench) -> dict[str, Any]:
     return {"cost of a token": rows}
 
 
-def draw_picture(rows: Sequence[dict[str, Any]]) -> None:
-    """Mean depth against nats lost per token, one line per policy."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4.2))
-    marks = {"plan": "s-", "random": "x--", "signals": "o-", "hybrid": "D-", "first 28": "v", "first 27": "v"}
-    for name in dict.fromkeys(row["policy"] for row in rows if row["policy"] != "full"):
-        points = sorted((r["depth"], r["nats"]) for r in rows if r["policy"] == name and r["nats"] > 0)
-        axes.plot(*zip(*points, strict=True), marks.get(name, "."), label=name, markersize=5, linewidth=1.2)
-    axes.set(xlabel="mean depth, layers of 30", ylabel="nats lost per token (log)", yscale="log")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, ncols=2)
-    figure.tight_layout()
-    PICTURE.parent.mkdir(exist_ok=True)
-    figure.savefig(PICTURE, dpi=90)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=["quality", "stored", "choice", "cost"])
     parser.add_argument("--sequences", type=int, default=20, help="of text, and as many chats")
     parser.add_argument("--rules", type=Path, default=None, help="thresholds other than those that ship")
+    parser.add_argument("--gates", type=Path, default=None, help="learned gates other than those that ship")
     parser.add_argument("--items", type=int, default=300, help="of each multiple-choice set")
     chosen = parser.parse_args()
     kept = OUT / "pareto_parts.json"
     parts: dict[str, Any] = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
-    bench = Bench.load(chosen.rules)
+    bench = Bench.load(chosen.rules, chosen.gates)
     for part in chosen.parts:
         made = {"quality": lambda: quality(bench, chosen.sequences), "stored": lambda: stored(bench, chosen.sequences),
                 "choice": lambda: choice(bench, chosen.items), "cost": lambda: cost(bench)}[part]()  # fmt: skip
@@ -375,7 +366,6 @@ def main() -> None:
         OUT.mkdir(exist_ok=True)
         kept.write_text(json.dumps(parts), "utf-8")
     if "pareto" in parts:
-        draw_picture(parts["pareto"])
         parts["operating points"] = operating(bench, parts["pareto"])
         print("\n" + table(parts["pareto"]) + "\n\n" + table(parts["operating points"]))
     write(

@@ -5,6 +5,7 @@ Templates are written as `kind | frame | value / value ...`; every pair of value
 frames exchange their two values. A third of the templates, picked by checksum, is *sealed*: its results were not looked
 at while guards were mended; `SHOAL_SEALED=1` adds them. Two thirds are *open*: they are what was mended with. A *third part*
 was written when the veto of near copies was frozen, and run once; it also holds true paraphrases that are near copies.
+A *fourth* (`_cache_fourth.py`) was written after that, in the same way, with paraphrases near and loose.
 
     SHOAL_DATA=../shared/data python benchmarks/cache_unseen.py
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from _cache_fourth import FOURTH, FOURTH_PARAPHRASES
 from cache_polarity import Look, Pair, false_hits
 
 from shoal.cache.calibrate import clopper_pearson
@@ -449,10 +451,10 @@ def _made(lines: list[str]) -> Iterator[Pair]:
             yield from ((kind, _frame(frame, a), _frame(frame, b)) for a, b in combinations(parts, 2))
 
 
-def kept(look: Look) -> dict[str, int]:
+def kept(look: Look, lines: str) -> dict[str, int]:
     """How many true paraphrases meet, each alone in the cache, and how many the veto keeps apart."""
     found = vetoed = 0
-    twins = [line.split(" | ") for line in PARAPHRASES.strip().splitlines()]
+    twins = [line.split(" | ") for line in lines.strip().splitlines()]
     for stored, asked in twins:
         look.clear()
         look.store([stored], [stored])
@@ -472,7 +474,9 @@ def main() -> None:
     if os.environ.get("SHOAL_SEALED"):
         wanted["sealed"] = list(pairs(sealed=True))
         wanted["third"] = list(_made(THIRD.strip().splitlines()))
-        out["third, paraphrases"] = kept(look)
+        wanted["fourth"] = list(_made(FOURTH.strip().splitlines()))
+        out["third, paraphrases"] = kept(look, PARAPHRASES)
+        out["fourth, paraphrases"] = kept(look, FOURTH_PARAPHRASES)
     for name, made in wanted.items():
         for alone in (True, False):
             table = false_hits(look, made, alone=alone)

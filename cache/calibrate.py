@@ -5,6 +5,7 @@ made.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -66,10 +67,17 @@ def _bisect(below: "object") -> float:
     return (low + high) / 2
 
 
-def fit_threshold(outcomes: Sequence[Outcome], budget: float) -> Calibration:
+def _bounded(budget: float, n: int) -> float:
+    """The largest share of `n` whose upper bound is within the budget; below 0 where even none is not sure enough."""
+    return (bisect_right(range(n + 1), budget, key=lambda hits: clopper_pearson(hits, n)[1]) - 1) / n
+
+
+def fit_threshold(outcomes: Sequence[Outcome], budget: float, *, bounded: bool = False) -> Calibration:
     """The lowest threshold whose false hits stay within `budget` per look-up; every part weighs the same.
 
-    Recall is of the look-ups that had a right best candidate. Raises `CacheInputError` when there is nothing to fit on.
+    `bounded` holds the upper bound of their interval (95%) to the budget, not just the share that was seen: fewer hits,
+    and with few look-ups none. Recall is of the look-ups that had a right best candidate. Raises `CacheInputError` when
+    there is nothing to fit on.
     """
     if not 0 < budget < 1:
         raise CacheInputError(f"the false-hit budget is a share of look-ups between 0 and 1, got {budget}")
@@ -78,11 +86,12 @@ def fit_threshold(outcomes: Sequence[Outcome], budget: float) -> Calibration:
     sizes: dict[str, int] = {}
     for o in outcomes:
         sizes[o.part] = sizes.get(o.part, 0) + 1
+    allowed = _bounded(budget, len(outcomes)) if bounded else budget
     wrong, threshold = 0.0, 1.0
     ordered = sorted(outcomes, key=lambda o: -o.confidence)
     for i, o in enumerate(ordered):
         wrong += 0.0 if o.right else 1 / (sizes[o.part] * len(sizes))
-        if wrong > budget:
+        if wrong > allowed:
             break
         if i + 1 == len(ordered) or ordered[i + 1].confidence < o.confidence:
             threshold = o.confidence

@@ -49,11 +49,13 @@ def outcomes(embed: Embed, pairs: Sequence[Pair]) -> list[Outcome]:
     return found
 
 
-def calibrate(embed: Embed, pairs: Sequence[Pair], budget: float = 0.01) -> Calibration:
+def calibrate(embed: Embed, pairs: Sequence[Pair], budget: float = 0.01, *, bounded: bool = False) -> Calibration:
     """The threshold for these pairs at a budget of false hits per look-up, with its interval and the recall it costs.
+
+    `bounded`: the interval's upper bound must keep the budget too.
 
     Raises `CacheInputError` without pairs of both kinds.
     """
     if len({p.same for p in pairs}) < 2:
         raise CacheInputError("calibration needs pairs marked same and pairs marked different")
-    return fit_threshold(outcomes(embed, pairs), budget)
+    return fit_threshold(outcomes(embed, pairs), budget, bounded=bounded)

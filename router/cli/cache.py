@@ -18,7 +18,7 @@ from ..decision import CacheControl
 from ..errors import RouterError
 from ..settings import load_settings
 from .ask import Json, printable, router_for
-from .output import note, out, print_json
+from .output import can_write, note, out, print_json
 
 _DEPTHS = ("min_depth", "max_depth", "avg_latency", "count")
 _REPLAYED = ("max_tokens", "temperature", "top_p", "seed", "profile", "schema")
@@ -62,6 +62,7 @@ def export(
     target: Annotated[Path, typer.Argument(help="A .jsonl file, or .parquet with pyarrow.")], json: Json = False
 ) -> None:
     """Write every logged request to a file."""
+    can_write(target)
     with _opened() as opened:
         cold = opened.cold()
         rows = cold.export(target) if cold else 0
@@ -138,6 +139,7 @@ def _fields(row: Mapping[str, Any]) -> dict[str, Any]:
 def calibrate(
     pairs: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="JSONL: stored, asked, same.")],
     budget: Annotated[float, typer.Option(min=0.0, max=1.0, help="False hits allowed per look-up.")] = 0.01,
+    bounded: Annotated[bool, typer.Option("--bounded", help="Hold the 95% upper bound to it, not the share.")] = False,
     json: Json = False,
 ) -> None:
     """Fit the threshold of semantic hits to your own question pairs, and say what recall that costs."""
@@ -151,7 +153,7 @@ def calibrate(
             rows.append(Pair(stored=str(raw["stored"]), asked=str(raw["asked"]), same=bool(raw["same"])))
         except (ValueError, KeyError, TypeError) as error:
             raise RouterError(f"{pairs}, line {number}: needs stored, asked and same ({error})") from None
-    found = fit(default_embedder(), rows, budget)
+    found = fit(default_embedder(), rows, budget, bounded=bounded)
     if json:
         print_json(asdict(found))
     else:

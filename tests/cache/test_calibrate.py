@@ -34,6 +34,15 @@ def test_the_budget_is_kept_for_parts_weighed_alike(results: list[Outcome], budg
     assert fitted.lower <= fitted.false_hits <= fitted.upper
 
 
+def test_a_bounded_threshold_keeps_the_upper_bound_within_the_budget() -> None:
+    results = [Outcome(confidence=i / 1000, right=i % 7 > 0 or i < 300) for i in range(1000)]
+    plain, bounded = fit_threshold(results, 0.02), fit_threshold(results, 0.02, bounded=True)
+    assert plain.false_hits <= 0.02 < plain.upper
+    assert bounded.upper <= 0.02
+    assert bounded.threshold > plain.threshold
+    assert fit_threshold(results[-20:], 0.02, bounded=True).threshold == 1.0  # too few to be sure of anything
+
+
 def test_what_it_cannot_fit_on() -> None:
     right = [Outcome(confidence=0.9, right=True)]
     with pytest.raises(CacheInputError, match="both"):

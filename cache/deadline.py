@@ -16,11 +16,15 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Lane:
-    """`threads` workers; `call` runs a function on one of them and waits at most `timeout_s`."""
+class Busy(TimeoutError):
+    """Too many calls at once: says nothing of whoever is called."""
 
-    def __init__(self, name: str, threads: int = 8) -> None:
-        self._name, self._size = name, threads
+
+class Lane:
+    """`threads` workers and at most `waiting` calls; `call` runs a function on one of them, for at most `timeout_s`."""
+
+    def __init__(self, name: str, threads: int = 8, waiting: int = 256) -> None:
+        self._name, self._size, self._most = name, threads, waiting
         self._lock = Lock()
         self._open()
 
@@ -30,13 +34,13 @@ class Lane:
         self._started = self._pending = 0
 
     def call(self, work: Callable[[], T], timeout_s: float) -> T:
-        """Result of `work`; raises TimeoutError when it is late or no thread is free, and whatever `work` raises."""
+        """Result of `work`; raises TimeoutError when it is late, `Busy` when too many wait, and what `work` raises."""
         future: Future[T] = Future()
         with self._lock:
             if self._pid != os.getpid():  # a fork has no threads of its parent
                 self._open()
-            if self._pending >= 2 * self._size:
-                raise TimeoutError("all connections are busy")
+            if self._pending >= self._most:
+                raise Busy("all connections are busy")
             self._pending += 1
             if self._pending > self._started < self._size:
                 self._started += 1

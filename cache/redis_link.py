@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .breaker import Breaker
-from .deadline import Lane
+from .deadline import Busy, Lane
 from .errors import CacheInputError, MissingExtraError
 
 log = logging.getLogger(__name__)
@@ -101,6 +101,10 @@ class RedisLink:
             return None
         try:
             result = self._lane.call(lambda: work(self._get()), deadline_s or self._deadline_s)
+        except Busy:
+            self.breaker.release()
+            self.writes.release()
+            return None
         except Exception as error:  # whatever goes wrong in the shared tier is a miss for the caller
             reason = type(error).__name__
             if write and any(kind.__name__ in _REFUSED_WRITES for kind in type(error).__mro__):

@@ -22,6 +22,7 @@ STATS_TTL_S = 30 * 86_400
 _BULK_S = 2.0  # deadline of one step of an invalidation, which nobody waits for on the request path
 _CHUNK = 500
 _MAX_PENDING = 10_000
+_LONGEST_MS = 2**52  # what a server takes as a lifetime
 
 
 def _unwrap(value: Any) -> Entry | None:
@@ -67,7 +68,7 @@ class RedisTier:
     def put(self, entry: Entry, *, latency_ms: float | None = None, fence: int | None = None) -> bool:
         """Store and count; False when the server did not take it, a deeper answer is there, or the fence is stale."""
         now = self._clock()
-        ttl_ms = int((entry.expires - now) * 1000)
+        ttl_ms = int(min((entry.expires - now) * 1000, _LONGEST_MS))
         if ttl_ms < 1:
             return False
         keys = [*self._entries(entry.tenant, entry.key, range(self._ranks)), self._stats(entry.tenant, entry.key)]
@@ -125,7 +126,7 @@ class RedisTier:
             return None if names is None or None in counts else sum(c or 0 for c in counts)
         if selector.entry_id is not None:
             key, _, rank = selector.entry_id.rpartition(".")[0].rpartition(".")
-            names = self._entries(selector.tenant, key, [int(rank)] if rank.isdigit() else [])
+            names = self._entries(selector.tenant, key, [int(rank)] if rank.isascii() and rank.isdigit() else [])
             marker = f'"id":"{selector.entry_id}"'
             return self.link.call(
                 lambda client: sum(client.eval(redis_scripts.DROP_ONE, 1, name, marker) for name in names), write=True

@@ -62,7 +62,7 @@ def test_a_try_given_back_can_be_taken_again() -> None:
 
 
 def test_a_lane_returns_raises_and_gives_up_in_time() -> None:
-    lane = Lane("test-lane", threads=2)
+    lane = Lane("test-lane", threads=2, waiting=4)
     assert lane.call(lambda: 3, 1.0) == 3
     with pytest.raises(ZeroDivisionError):
         lane.call(lambda: 1 // 0, 1.0)

@@ -310,6 +310,36 @@ def test_one_generation_for_127_requests(cache: DepthCache) -> None:
     assert cache.stats()["flights"] == 0
 
 
+def test_a_crowd_is_no_outage(cache: DepthCache) -> None:
+    together = threading.Barrier(100)
+
+    def ask(n: int) -> None:
+        together.wait()
+        cache.get(f"question {n}", budget=30)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cache.stats()["redis_outages"] == 0
+
+
+@pytest.mark.parametrize("entry_id", ["", ".", "x.²y", "k.².z", "k.٣.z", "k.-1.z", "\ud800.1.z"])
+def test_an_entry_that_never_was_is_retracted_from_nowhere(cache: DepthCache, entry_id: str) -> None:
+    assert cache.retract(entry_id) == 0
+
+
+def test_a_very_long_life(cache: DepthCache, make: Make) -> None:
+    put(cache, ttl_s=1e300)
+    assert cache.get(Q, budget=30) is not None
+    assert cache.stats()["redis"] in (None, "closed")
+    if cache._l2 is not None:
+        other = make().get(Q, budget=30)
+        assert other is not None
+        assert other.tier == "l2"
+
+
 def test_a_leader_that_fails_lets_the_next_one_lead(cache: DepthCache) -> None:
     def fail() -> None:
         with cache.single_flight(Q, budget=30) as flight:

@@ -109,20 +109,28 @@ class Classifier:
 
     def predict(self, messages: Sequence[Message], vector: FloatArray | None = None) -> tuple[Features, Prediction]:
         """Features and prediction of a conversation's last turn. `vector` [dim] is the embedding of its `focus`."""
-        key = sha256("\0".join(f"{m.role}\1{m.content}" for m in messages).encode("utf-8", "replace")).hexdigest()
+        known = self.recall(messages)
+        if known is not None:
+            return known
+        features = read(messages)
+        return features, self.rate(messages, features, self._embed([features.focus])[0] if vector is None else vector)
+
+    def recall(self, messages: Sequence[Message]) -> tuple[Features, Prediction] | None:
+        """What was said of this very conversation before, where it is remembered."""
+        key = _key(messages)
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
-                return self._known[key]
-        features = read(messages)
-        if vector is None:
-            vector = self._embed([features.focus])[0]
-        result = features, self.from_features([features], vector[None])[0]
+            return self._known.get(key)
+
+    def rate(self, messages: Sequence[Message], features: Features, vector: FloatArray) -> Prediction:
+        """The prediction for a conversation from its features and the embedding [dim] of its focus; remembered."""
+        prediction = self.from_features([features], vector[None])[0]
         with self._lock:
-            self._known[key] = result
+            self._known[_key(messages)] = features, prediction
             while len(self._known) > self._limit:
                 self._known.popitem(last=False)
-        return result
+        return prediction
 
     def from_features(self, features: Sequence[Features], vectors: FloatArray) -> list[Prediction]:
         """Predictions of n requests from their features and embeddings [n, dim]."""
@@ -154,3 +162,7 @@ class Classifier:
             cacheable=float(p["cacheable"][1]),
             weak_ok=float(p["weak"]),
         )
+
+
+def _key(messages: Sequence[Message]) -> str:
+    return sha256("\0".join(f"{m.role}\1{m.content}" for m in messages).encode("utf-8", "replace")).hexdigest()

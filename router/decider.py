@@ -14,7 +14,7 @@ from .classifier import Classifier, Prediction
 from .decision import Decision, MaxDepth, Request
 from .deep import Deep
 from .errors import InvalidRequest
-from .features import Embed, Features
+from .features import Embed, Features, read
 from .guard import Guard, Verdict
 from .policy import PROFILES, Model, Profile, decide_budget, may_undercut, profile_named
 
@@ -44,6 +44,7 @@ class Decider:
         guard: Guard | None = None,
         profiles: Mapping[str, Profile] = PROFILES,
     ) -> None:
+        self._embed = embed
         self._classifier = classifier or Classifier.load(embed)
         self._guard = guard or Guard(embed)
         self.profiles = profiles
@@ -52,12 +53,16 @@ class Decider:
         """Features, route probabilities and the guard's verdict; raises `InvalidRequest` for an unknown profile
         or a request of nothing but a depth hint."""
         profile = profile_named(request.profile, self.profiles)
-        features, prediction = self._classifier.predict(request.messages)
+        known = self._classifier.recall(request.messages)
+        features = read(request.messages) if known is None else known[0]
         if not features.text:
             raise InvalidRequest("the request is nothing but a depth hint: add what is asked", "messages")
         limited = request.max_depth not in (None, "auto")
         shallow = may_undercut(hints=features.hints, profile=profile, limited=limited)
-        verdict = self._guard.check(request.messages, thorough=shallow)
+        heard = self._guard.hear(request.messages, thorough=shallow)
+        vectors = self._embed([features.focus, *heard.pieces])  # one call for both
+        prediction = self._classifier.rate(request.messages, features, vectors[0]) if known is None else known[1]
+        verdict = self._guard.judge(heard, vectors[1:])
         return Reading(features=features, prediction=prediction, verdict=verdict, profile=profile)
 
     def decide(self, request: Request, reading: Reading, llm: Deep | None) -> Decision:

@@ -9,8 +9,9 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,11 @@ class Scoring:
         raw = json.loads(SCORING.read_text(encoding="utf-8"))
         return cls(**{name: float(raw[name]) for name in cls.__slots__})
 
+    def probability(self, *, cosine: float, lead: float, overlap: float) -> float:
+        """The fitted probability that an entry this near, so far ahead and with so many words shared is right."""
+        z = self.bias + self.cosine * cosine + self.lead * lead + self.overlap * overlap
+        return float(1 / (1 + np.exp(-z)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
@@ -88,8 +94,9 @@ class Candidate:
 
     def probability(self, scoring: Scoring) -> float:
         """The fitted probability that this entry is the right one; 1 for the same words."""
-        z = scoring.bias + scoring.cosine * self.cosine + scoring.lead * self.lead + scoring.overlap * self.overlap
-        return 1.0 if self.same else float(1 / (1 + np.exp(-z)))
+        if self.same:
+            return 1.0
+        return scoring.probability(cosine=self.cosine, lead=self.lead, overlap=self.overlap)
 
 
 _STOP_TEXT = (
@@ -205,7 +212,7 @@ class Faq:
         mine = language_of(text)
         accepted = [
             (candidate.entry.language == mine, score, candidate)
-            for candidate in self.candidates(text, vector)
+            for candidate in self._candidates(text, vector, self._scoring)
             if (score := candidate.probability(self._scoring)) >= self._scoring.threshold
         ]
         if not accepted:
@@ -222,6 +229,10 @@ class Faq:
 
     def candidates(self, text: str, vector: FloatArray | None = None) -> list[Candidate]:
         """The nearest entries that do not contradict `text`, nearest first, with what their score is made of."""
+        return self._candidates(text, vector)
+
+    def _candidates(self, text: str, vector: FloatArray | None, scoring: Scoring | None = None) -> list[Candidate]:
+        """With a `scoring`, phrasings that can change nothing about what it accepts are not looked at."""
         self._refresh()
         with self._lock:
             if not self._entries:
@@ -230,16 +241,20 @@ class Faq:
             entries = self._entries.copy()
         asked = plain(text)
         cosines = matrix @ (self._embed([text])[0] if vector is None else vector)
-        best: dict[str, tuple[float, str]] = {}  # entry -> its closest phrasing that does not contradict the question
         order, least = np.argsort(-cosines).tolist(), -1.0
-        for i in order[:_CANDIDATES]:
+        near = [(i, asked == plain(keys[i][1])) for i in order[:_CANDIDATES]]
+        looked = near
+        if scoring is not None:
+            met = [(float(cosines[i]), same, partial(overlap, text, keys[i][1])) for i, same in near]
+            looked = near[: _relevant(met, scoring)]
+        best: dict[str, tuple[float, str]] = {}  # entry -> its closest phrasing that does not contradict the question
+        for i, same in looked:
             entry_id, phrasing = keys[i]
-            same = asked == plain(phrasing)
             if not same and self._conflict(text, phrasing) is not None:
                 least = max(least, float(cosines[i]) - _ASIDE)
             elif entry_id not in best and cosines[i] >= least:
                 best[entry_id] = 1.0 if same else float(cosines[i]), phrasing
-        seen = {keys[i][0] for i in order[:_CANDIDATES]}
+        seen = {keys[i][0] for i, _ in near}
         next_best = next((float(cosines[i]) for i in order if keys[i][0] not in seen), 0.0)
         return [self._candidate(text, asked, entries, best, entry_id, next_best) for entry_id in best]
 
@@ -301,6 +316,23 @@ class Faq:
             if now != self._seen:
                 self._entries = stored_entries(self._file) if now else {}
                 self._index, self._seen = None, now
+
+
+def _relevant(near: Sequence[tuple[float, bool, Callable[[], float]]], scoring: Scoring) -> int:
+    """How many phrasings (cosine, whether the same words, overlap; nearest first) have a part in what is accepted:
+    those that may be accepted themselves, and those so close to them that they take away of their lead."""
+    if scoring.lead < 0:
+        return len(near)
+
+    def able(cosine: float, overlap: float) -> bool:
+        return scoring.probability(cosine=cosine, lead=_LEAD, overlap=overlap) >= scoring.threshold
+
+    most = 1.0 if scoring.overlap > 0 else 0.0
+    may = [same or (able(cosine, most) and able(cosine, shared())) for cosine, same, shared in near]
+    if not any(may):
+        return 0
+    least = min(cosine for (cosine, _, _), yes in zip(near, may, strict=True) if yes) - _LEAD
+    return max(i for i, ((cosine, _, _), yes) in enumerate(zip(near, may, strict=True), 1) if yes or cosine >= least)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -128,6 +128,17 @@ class Verdict:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What of a conversation is looked at: `pieces`, the first `own` of them the caller's or answers to him, `attack`
+    words of the caller, words of `haste` of the operator."""
+
+    pieces: tuple[str, ...] = ()
+    own: int = 0
+    attack: tuple[str, ...] = ()
+    haste: tuple[str, ...] = ()
+
+
 def kernel(x: FloatArray, marks: FloatArray, gamma: float) -> FloatArray:
     """exp(gamma * (cosine - 1)) of unit rows [n, dim] and [marks, dim]: 1 for the same text, near 0 for unlike ones."""
     return np.asarray(np.exp(gamma * (x @ marks.T - 1)), dtype=np.float32)
@@ -179,8 +190,13 @@ class Guard:
         self._ready: _Prototypes | None = None
 
     def check(self, messages: Sequence[Message], *, thorough: bool = False) -> Verdict:
-        """Topic and attack words of a conversation's last turns; their clauses are embedded one by one. The last
-        message counts as the caller's, whatever its role.
+        """`hear` and `judge` in one."""
+        heard = self.hear(messages, thorough=thorough)
+        return self.judge(heard, self._embed(heard.pieces))
+
+    def hear(self, messages: Sequence[Message], *, thorough: bool = False) -> Heard:
+        """Attack words of a conversation's last turns, and what is to be embedded, clause by clause. The last message
+        counts as the caller's, whatever its role.
 
         Without attack words the verdict sets a floor at most: then, unless `thorough` (worth it when the caller asks
         for a low budget), only the newest turn is read, as a whole, which costs one embedding. System messages are the
@@ -189,19 +205,26 @@ class Guard:
         """
         turns, told = [undisguised(text) for text in _asked(messages)], [undisguised(text) for text in _told(messages)]
         attack, haste = _words(turns), _words(told)
+        if not self._topics.guarded:
+            return Heard(attack=attack, haste=haste)
         thorough = thorough or bool(attack or haste)
         pieces = [p for text, _ in turns[0 if thorough else -1 :] for p in pieces_of(text, attack, thorough=thorough)]
         if thorough:  # an answer may bring the topic, never the attack words; it is read as a whole
             pieces += [p for text in _answers(messages) for p in pieces_of(squash(text), (), thorough=False)]
         own = len(pieces)
         pieces += [p for text, _ in told if thorough for p in pieces_of(text, haste, thorough=True)]
-        if not pieces or not self._topics.guarded:
-            return Verdict(attack=attack or haste, standing=not attack)
-        scores, topics = self._prototypes().score(self._embed(pieces))
-        standing = not attack or not bool((scores[:own] > 0).any())
-        row = int((scores if standing else scores[:own]).argmax())
+        return Heard(pieces=tuple(pieces), own=own, attack=attack, haste=haste)
+
+    def judge(self, heard: Heard, vectors: FloatArray) -> Verdict:
+        """The verdict, from the embeddings [n, dim] of the n pieces."""
+        words, standing = heard.attack or heard.haste, not heard.attack
+        if not heard.pieces:
+            return Verdict(attack=words, standing=standing)
+        scores, topics = self._prototypes().score(vectors)
+        standing = standing or not bool((scores[: heard.own] > 0).any())
+        row = int((scores if standing else scores[: heard.own]).argmax())
         topic = topics[row] if scores[row] > 0 else None
-        return Verdict(topic=topic, score=float(scores[row]), attack=attack or haste, standing=standing)
+        return Verdict(topic=topic, score=float(scores[row]), attack=words, standing=standing)
 
     def _prototypes(self) -> _Prototypes:
         with self._lock:

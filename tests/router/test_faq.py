@@ -1,12 +1,19 @@
 import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shoal.cache import same_question
 from shoal.rag.embed import default_embedder
 from shoal.router.errors import RouterError
-from shoal.router.faq import Entry, Faq, overlap, read_entries
+from shoal.router.faq import Entry, Faq, Scoring, overlap, read_entries
+from shoal.router.features import FloatArray, language_of
 
 ENTRIES = [
     Entry(
@@ -256,6 +263,54 @@ def test_a_changed_answer_replaces_the_old_one(faq: Faq) -> None:
     match = faq.match("How do I reset my password?")
     assert match is not None
     assert match.answer == "Ask an admin."
+
+
+class _Scattered:
+    """Vectors drawn from a text's hash, all near one direction, so that many entries are close to a question."""
+
+    fingerprint = "scattered"
+
+    def __call__(self, texts: Sequence[str], /) -> FloatArray:
+        rows = np.array([np.random.default_rng(zlib.crc32(text.encode())).normal(0, 0.12, 8) for text in texts])
+        rows = rows.reshape(-1, 8) + np.eye(8)[0]
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from([f"{word} {i}" for word in ("pay", "pays now", "付款") for i in range(6)]), max_size=12),
+    st.sampled_from(["pay 1", "how to pay", "怎么付款", "付款 3"]),
+    st.integers(0, 3),
+    st.floats(0.1, 0.97),
+)
+def test_what_is_not_looked_at_changes_nothing(asked: list[str], text: str, salt: int, threshold: float) -> None:
+    entries = [
+        Entry(id=f"e{i % 5}{one}", question=one, answer=f"answer {i}", alternatives=tuple(asked[i + 1 : i + 2]))
+        for i, one in enumerate(asked)
+    ]
+    scoring = replace(Scoring.shipped(), threshold=threshold)
+    looked: list[str] = []
+
+    def conflict(a: str, b: str) -> str | None:
+        looked.append(b)
+        return "no" if zlib.crc32(f"{a}{b}{salt}".encode()) % 3 == 0 else None
+
+    faq = Faq(entries, embed=_Scattered(), conflict=conflict, scoring=scoring)
+    found = faq.match(text)
+    few = len(looked)
+    chances = [(one, one.probability(scoring)) for one in faq.candidates(text)]
+    able = [(one.entry.language == language_of(text), chance, one) for one, chance in chances if chance >= threshold]
+    wanted = max(able, key=lambda one: one[:2])[2] if able else None
+    assert (found and (found.entry_id, found.matched)) == (wanted and (wanted.entry.id, wanted.phrasing))
+    assert few <= len(looked) - few
+
+
+def test_strangers_are_told_apart_without_a_second_look() -> None:
+    def conflict(a: str, b: str) -> str | None:
+        raise AssertionError("no phrasing is near enough to be an answer")
+
+    faq = Faq(ENTRIES, embed=default_embedder(), conflict=conflict)
+    assert faq.match("Tell me a joke about penguins") is None
 
 
 def test_overlap_and_empty_parts() -> None:

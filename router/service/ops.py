@@ -45,7 +45,7 @@ def routes(service: Service) -> APIRouter:
 
     @api.get("/v1/layers/health", responses={200: {"model": LayerHealth}}, summary="How often each layer runs (G9)")
     async def layers(http: HttpRequest) -> Response:
-        if not hasattr(service.llm, "get_layer_health"):  # no model, or one elsewhere
+        if not hasattr(service.llm, "get_layer_health"):
             return JSONResponse({"requests": 0, "tokens": 0, "layers": {}})
         return JSONResponse(await service.work(http, service.llm.get_layer_health))
 

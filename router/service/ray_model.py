@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TRIES = 3  # replicas that may be lost before a request that has said nothing is given up
 _ASK_S = 60.0  # for a question about the model that no pass is needed for
+_HEALTH_S = 5.0  # for every replica to tell of its layers
 
 
 class ReplicaLost(GatedError):
@@ -75,6 +76,9 @@ class Replica:
         """Requests that are being answered or wait for a pass."""
         return self._llm.scheduler.open
 
+    async def layer_health(self) -> dict[str, Any]:
+        return self._llm.get_layer_health()
+
     async def count_tokens(self, prompt: "str | Turns") -> int:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._llm.count_tokens, prompt)
 
@@ -112,6 +116,8 @@ class Pool:
 
 class RayModel:
     """Implements `router.deep.Deep`. Its methods block; call them from a worker thread."""
+
+    elsewhere = True  # its layers' health takes a journey
 
     def __init__(self, facts: Facts, pools: Sequence[Pool]) -> None:
         """`pools`: the last one takes every budget."""
@@ -159,6 +165,12 @@ class RayModel:
                 if last is not None or not left or (cancel is not None and cancel.is_set()):
                     raise
 
+    def get_layer_health(self) -> dict[str, Any]:
+        """As `GatedLLM.get_layer_health`, over all replicas that tell in time."""
+        asked = [pool.handle.broadcast("layer_health") for pool in self._pools]
+        told = [one for each in asked for one in each.results(timeout_s=_HEALTH_S, return_exceptions=True)]
+        return summed([one for one in told if isinstance(one, dict)])
+
     def close(self) -> None:
         """Replicas live and end with their deployment."""
 
@@ -181,6 +193,21 @@ class RayModel:
         spent = (read - 1) * last.depth.prefill + sum(made)  # the last prompt token's pass chose the first one made
         usage = Usage(prompt_tokens=read, completion_tokens=len(made), layer_tokens=spent)
         return replace(last, text="", finish_reason="cancelled", usage=usage, confidence=0.0)
+
+
+def summed(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Reports of layer health as one: requests and tokens added up, everything else a mean weighted by tokens."""
+    tokens = [int(report["tokens"]) for report in reports]
+
+    def mean(values: Sequence[Any]) -> Any:
+        if any(isinstance(value, Mapping) for value in values):
+            names = dict.fromkeys(name for value in values for name in value or ())
+            return {name: mean([(value or {}).get(name) for value in values]) for name in names}
+        known = [(weight, value) for weight, value in zip(tokens, values, strict=True) if weight and value is not None]
+        return sum(weight * value for weight, value in known) / sum(weight for weight, _ in known) if known else None
+
+    layers = mean([report["layers"] for report in reports]) if reports else {}
+    return {"requests": sum(report["requests"] for report in reports), "tokens": sum(tokens), "layers": layers}
 
 
 @contextmanager

@@ -58,7 +58,8 @@ class Service:
         self.telemetry.load(self.admission.in_flight, self.admission.queued)
         if (scheduler := getattr(self.llm, "scheduler", None)) is not None:
             self.telemetry.engine(scheduler.kv_bytes, self.llm.prefix.bytes_held, scheduler.open)
-        layers = self.llm.get_layer_health()["layers"] if hasattr(self.llm, "get_layer_health") else {}
+        here = hasattr(self.llm, "get_layer_health") and not getattr(self.llm, "elsewhere", False)
+        layers = self.llm.get_layer_health()["layers"] if here else {}
         cache = self.router.cache
         self.telemetry.health(layers, breaker=cache.stats()["redis"] if cache is not None else None)
 

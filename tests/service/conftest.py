@@ -1,9 +1,14 @@
 """A real server on a free port, over a small router that answers by script: what the HTTP layer is tested against."""
 
+import os
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +26,11 @@ from shoal.router.service.options import ServiceOptions
 from shoal.router.service.server import server
 
 TOTAL = 30
+# left out: positive_data_acceptance, since fields of OpenAI's that Shoal does not do are valid and refused
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
+    "response_schema_conformance,negative_data_rejection,missing_required_header,unsupported_method,ignored_auth"
+)
 
 
 class ScriptedRouter:
@@ -131,10 +141,29 @@ class ScriptedRouter:
         return {"requests": 1, "tokens": self.made, "layers": layers}
 
 
-class Live:
+class Served:
+    """A service at an address, and clients of it. `key` is what they send when no other is given."""
+
+    def __init__(self, url: str, key: str = "none") -> None:
+        self.url, self.key = url, key
+
+    def http(self, **kwargs: Any) -> httpx.Client:
+        given = {"headers": {"Authorization": f"Bearer {self.key}"}} if self.key != "none" else {}
+        return httpx.Client(base_url=self.url, timeout=20, trust_env=False, **given, **kwargs)
+
+    @contextmanager
+    def client(self, key: str | None = None) -> Iterator[openai.OpenAI]:
+        with self.http() as http, openai.OpenAI(
+            base_url=self.url + "/v1", api_key=key or self.key, max_retries=0, http_client=http
+        ) as client:  # fmt: skip
+            yield client
+
+
+class Live(Served):
     """A running server: its address, its inside, and clients of it."""
 
     def __init__(self, router: Any, options: ServiceOptions) -> None:
+        super().__init__("")
         self.router = router
         self.app = create_app(router, options)
         self.service = self.app.state.service
@@ -152,16 +181,6 @@ class Live:
         self.server.should_exit = True
         self._thread.join(20)
         assert not self._thread.is_alive()
-
-    def http(self, **kwargs: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=20, trust_env=False, **kwargs)
-
-    @contextmanager
-    def client(self, key: str = "none") -> Iterator[openai.OpenAI]:
-        with self.http() as http, openai.OpenAI(
-            base_url=self.url + "/v1", api_key=key, max_retries=0, http_client=http
-        ) as client:  # fmt: skip
-            yield client
 
 
 @pytest.fixture(scope="session")
@@ -187,7 +206,11 @@ def router() -> ScriptedRouter:
 
 
 @pytest.fixture(scope="module")
-def live(router: ScriptedRouter) -> Iterator[Live]:
+def live(router: ScriptedRouter) -> Iterator[Served]:
+    """One of its own, or the one over a `ScriptedRouter` that SHOAL_SERVICE_URL and SHOAL_SERVICE_KEY name."""
+    if url := os.environ.get("SHOAL_SERVICE_URL"):
+        yield Served(url, os.environ["SHOAL_SERVICE_KEY"])
+        return
     with Live(router, ServiceOptions()) as running:
         yield running
 
@@ -202,3 +225,22 @@ def serving(router: ScriptedRouter) -> Any:
             yield running
 
     return start
+
+
+@pytest.fixture(scope="session")
+def schemathesis() -> Any:
+    """`schemathesis(url, secret, folder, examples)` fails where a service does not do as its OpenAPI page says."""
+    program = shutil.which("schemathesis", path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip("schemathesis is not installed")
+
+    def run(url: str, secret: str, folder: Path, examples: int, phases: str = "coverage,fuzzing") -> None:
+        command = [
+            program, "run", "--checks", CHECKS, "--max-examples", str(examples), "--phases", phases,
+            "--workers", "1", "--generation-database", "none", "--seed", "1", "--no-color",
+            "--header", f"Authorization: Bearer {secret}",
+        ]  # fmt: skip
+        found = subprocess.run([*command, f"{url}/openapi.json"], cwd=folder, capture_output=True, text=True)
+        assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
+
+    return run

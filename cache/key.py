@@ -30,7 +30,7 @@ max_depth budget depth trace headers extra_headers prompt"""
 IGNORED = frozenset(_DELIVERY.split())
 _CODE = re.compile(f"({CODE.pattern})", re.DOTALL)
 _SPACE = re.compile(r"\s+")
-_INDENTED = re.compile(r"[\n\r](?: {2,}| *\t\s*)\S")
+_INDENTED = re.compile(r"[\n\r](?: {2,}| *\t[ \t]*)\S")
 SEMANTIC_MAX_CHARS = 600
 
 
@@ -146,7 +146,10 @@ def key_of(
             raise CacheInputError(f"{name} must be a string, got {type(value).__name__}")
     if not tenant:
         raise CacheInputError("tenant must not be empty: entries of all tenants would meet")
-    messages, params = messages_of(prompt), _params(request)
+    try:
+        messages, params = messages_of(prompt), _params(request)
+    except RecursionError:
+        raise CacheInputError("the request is nested too deeply to be cached; flatten it") from None
     where = [tenant, model, kb, embedder, params]
     last = messages[-1]
     plain = last["role"] == "user" and isinstance(last["content"], str) and set(last) <= {"role", "content"}

@@ -165,6 +165,14 @@ def test_values_with_no_canonical_form(value: object) -> None:
         key_of("q", request={"logit_bias": value})
 
 
+def test_values_nested_without_end_are_refused() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(CacheInputError, match="nested"):
+        key_of("q", request={"tools": deep})
+
+
 def test_an_empty_tenant_is_refused() -> None:
     with pytest.raises(CacheInputError, match="tenant"):
         key_of("q", tenant="")

@@ -152,7 +152,7 @@ def _table(report: UsageReport) -> str:
     if not body:
         return "<p>Nothing is booked.</p>"
     table = f'<table class="rows sums"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
-    return f'<div class="wide">{table}</div>'
+    return f'<div class="wide" tabindex="0">{table}</div>'
 
 
 def _heat(report: UsageReport) -> str:
@@ -165,7 +165,7 @@ def _heat(report: UsageReport) -> str:
         rows.append(f'<tr><th scope="row">{shown(name)}</th>{row}<td>{sum(cells)}</td></tr>')
     return (
         "<p>Requests by the deepest token of their answer, in layers; a stronger colour is more of the row.</p>\n"
-        f'<div class="wide"><table class="heat"><thead><tr><td></td>{heads}<th scope="col">all</th></tr></thead>'
+        f'<div class="wide" tabindex="0"><table class="heat"><thead><tr><td></td>{heads}<th scope="col">all</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 

@@ -71,9 +71,19 @@ def main() -> None:
     except Exception as error:
         if not _known(error):
             raise
-        what = "a file or standard input is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-        sys.stderr.write(f"shoal: {what}\n")
+        sys.stderr.write(f"shoal: {_said(error)}\n")
         sys.exit(2 if isinstance(error, ValueError) else 1)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "a file or standard input is not UTF-8 text"
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return (
+            f"{where}{error.strerror[:1].lower()}{error.strerror[1:]}; check that it is there and that you may use it"
+        )
+    return str(error)
 
 
 def _known(error: Exception) -> bool:

@@ -14,7 +14,7 @@ from ..conversation import skip_rate
 from ..errors import RouterError
 from ..settings import load_settings
 from .ask import Json, router_for
-from .output import note, out, print_json, progress_bar
+from .output import can_write, note, out, print_json, progress_bar
 
 baseline = typer.Typer(help="Baselines: record, compare, alert rules.", no_args_is_help=True)
 Queries = Annotated[
@@ -75,6 +75,9 @@ def record(
     json: Json = False,
 ) -> None:
     """Ask recorded queries and keep how deep, how fast and by which route they were answered."""
+    for file in (target, rules_to):
+        if file is not None:
+            can_write(file)
     made = _recorded(queries, n, from_log=from_log)
     made.save(target)
     if rules_to is not None:

@@ -43,11 +43,13 @@ def health(
         print_json(report)
         return
     names = list(dict.fromkeys(name for layer in report["layers"].values() for name in layer.get("signals", {})))
-    table = Table("layer", "attention", "MLP", "gate", *names)
+    gated = ["gate"] if any(layer.get("gate") is not None for layer in report["layers"].values()) else []
+    table = Table("layer", "attention", "MLP", *gated, *names, title="Share of the generated tokens that ran it")
     for name, layer in report["layers"].items():
-        values = [_share(layer["attention"]), _share(layer["mlp"]), _number(layer.get("gate"))]
+        values = [_share(layer["attention"]), _share(layer["mlp"]), *[_number(layer.get("gate")) for _ in gated]]
         values += [_number(layer.get("signals", {}).get(signal)) for signal in names]
-        table.add_row(printable(name.removeprefix("layer_")), *values)
+        skipped = any(rate is not None and rate < 1 for rate in (layer["attention"], layer["mlp"]))
+        table.add_row(printable(name.removeprefix("layer_")), *values, style="cyan" if skipped else None)
     out.print(table)
     note(f"{report['tokens']} generated tokens of the last {report['requests']} requests")
 

@@ -1,6 +1,7 @@
 """How every command prints: with `--json` one JSON value on standard output, else text; messages to standard error."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ def can_write(path: Path) -> Path:
         raise RouterError(f"there is no folder {path.parent}: make it, or name a file in one that is there")
     if path.is_dir():
         raise RouterError(f"{path} is a folder: name a file in it")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise RouterError(f"{path} may not be written by you: name a file where you may write")
     return path
 
 
@@ -39,7 +42,12 @@ def note(message: str) -> None:
 def progress_bar() -> Iterator["ProgressCallback"]:
     """A bar on standard error, drawn only on a terminal; off it, one line when a task starts."""
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), console=err
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        console=err,
+        disable=not err.is_terminal,
     )
     with bar:
         yield ProgressCallback(bar)

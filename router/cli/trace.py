@@ -18,7 +18,7 @@ from ..traces import Record, TraceStore
 from ..traces.record import encoded
 from ..traces.words import lines
 from .ask import Json, printable
-from .output import note, out, print_json
+from .output import can_write, note, out, print_json
 
 trace = typer.Typer(help="Traces: what was decided for each request and token, and why.", no_args_is_help=True)
 LAST = "last"
@@ -60,6 +60,9 @@ def show(
     json: Json = False,
 ) -> None:
     """Why a request went where it did and, of a full trace, why each layer ran or was skipped."""
+    for file in (html, pdf):
+        if file is not None:
+            can_write(file)
     record = _found(which)
     if html is not None or pdf is not None:
         _write(record, html, pdf)
@@ -112,21 +115,23 @@ def _write(record: Record, html: Path | None, pdf: Path | None) -> None:
 def _print(record: Record, most: int) -> None:
     trace, depth = record.trace, record.trace["depth"]
     tier = f", cache {trace['cache']['tier']}" if trace["cache"]["tier"] else ""
+    facts = {
+        "trace": f"{record.id}, {_when(record.at)}, mode {record.mode.value}",
+        "route": f"{trace['route']}{tier}",
+        "why": "; ".join(map(str, trace["decision"].get("reasons", ()))),
+        "budget": f"{trace['decision']['budget']:g} of {depth['total']} layers, bucket {trace['decision']['bucket']}",
+        "depth": f"at most {depth['max']:g}, mean {depth['mean']:.4g} of {depth['total']}; prompt {depth['prefill']:g}",
+        "cost": f"{trace['layer_tokens']:g} layer-tokens, {trace['latency_ms']:.0f} ms",
+        "passages": f"{len(trace['passages']['kept'])} kept, {len(trace['passages']['dropped'])} dropped",
+    }
     grid = Table.grid(padding=(0, 2))
-    for name, value in (
-        ("trace", f"{record.id}, {_when(record.at)}, mode {record.mode.value}"),
-        ("route", f"{trace['route']}{tier}"),
-        ("why", "; ".join(map(str, trace["decision"].get("reasons", ())))),
-        ("budget", f"{trace['decision']['budget']:g} of {depth['total']} layers, bucket {trace['decision']['bucket']}"),
-        (
-            "depth",
-            f"at most {depth['max']:g}, mean {depth['mean']:.4g} of {depth['total']}; prompt {depth['prefill']:g}",
-        ),
-        ("cost", f"{trace['layer_tokens']:g} layer-tokens, {trace['latency_ms']:.0f} ms"),
-        ("passages", f"{len(trace['passages']['kept'])} kept, {len(trace['passages']['dropped'])} dropped"),
-    ):
-        grid.add_row(Text(name, style="dim"), _plain(value))
-    out.print(grid)
+    for name, value in facts.items():
+        if out.is_terminal:
+            grid.add_row(Text(name, style="dim"), _plain(value))
+        else:  # a line each, however long, for what reads them
+            out.print(_plain(f"{name:<10}{value}"))
+    if out.is_terminal:
+        out.print(grid)
     if record.tokens is None:
         note('no tokens in it: ask with trace "full" (SHOAL_TRACE=full) to see every layer of every token')
     else:

@@ -1,5 +1,6 @@
 """`shoal usage`: who used how many layers, and what it costs."""
 
+import sqlite3
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,7 +14,7 @@ from ..prices import PriceTable
 from ..settings import load_settings
 from ..usage import UsageReport, to_csv, to_html
 from .ask import Json
-from .output import note, out, print_json
+from .output import can_write, note, out, print_json
 
 usage = typer.Typer(help="What the service has booked.", no_args_is_help=True)
 
@@ -39,11 +40,15 @@ def report(
     if not settings.ledger_path.exists():
         raise RouterError(f"nothing booked yet: {settings.ledger_path} is made by `shoal serve`")
     groups, since = [part.strip() for part in by.split(",")], time.time() - days * 86_400 if days else 0.0
-    with Ledger(settings.ledger_path) as ledger:
-        try:
+    if target is not None:
+        can_write(target)
+    try:
+        with Ledger(settings.ledger_path) as ledger:
             made = UsageReport.read(ledger, groups, PriceTable.of(settings.prices), tenant=tenant, since=since)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    except sqlite3.Error as error:
+        raise RouterError(f"{settings.ledger_path} cannot be read ({error}): move it away") from None
     if json:
         print_json(made.rows)
     elif form == "table":

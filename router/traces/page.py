@@ -112,7 +112,7 @@ def _map(trace: DepthTrace) -> str:
     return (
         "<h2>Every token, layer by layer</h2><p>One row per token, one column per layer; the upper half of a cell is "
         'attention, the lower half the MLP. <span class="screen">Point at or tap a cell for the reason.</span></p>'
-        f'<p class="key">{key}</p><div class="wide">{tables}</div>'
+        f'<p class="key">{key}</p><div class="wide" tabindex="0">{tables}</div>'
     )
 
 
@@ -185,4 +185,4 @@ def _steps(steps: Iterable[Mapping[str, Any]]) -> str:
 def _table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     head = "".join(f'<th scope="col">{shown(name)}</th>' for name in heads)
     body = "".join("<tr>" + "".join(f"<td>{shown(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table class="rows"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="wide" tabindex="0"><table class="rows"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -8,10 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from ...gated_llm.errors import TraceError
+from ...gated_llm.marks import Answered
 from .record import Record
 
 SCHEMA = """
@@ -84,12 +86,38 @@ class TraceStore:
             (trace_id, tenant, up),
         )
 
-    def depths(self, *, disliked: bool) -> Iterator[dict[str, Any]]:
-        """Depth reports of the answers that people disliked, or of all others, of every tenant; no text."""
-        among = "id IN (SELECT id FROM thumbs AS t WHERE t.tenant = traces.tenant AND NOT t.up)"
-        rows = self._run(f"SELECT body, tenant FROM traces WHERE {'' if disliked else 'NOT '}{among}", ())
-        for body, tenant in rows:
-            yield Record.unpack(body, tenant=tenant).trace["depth"]
+    def answers(self) -> Iterator[Answered]:
+        """The kept answers of every tenant, newest first, with what people thought of them (G15); no text. Records that
+        cannot be read are passed over.
+        """
+        thumb = "SELECT 1 FROM thumbs AS t WHERE t.tenant = traces.tenant AND t.id = traces.id AND NOT t.up"
+        rows = self._run(f"SELECT body, tenant, EXISTS ({thumb}) FROM traces ORDER BY at DESC, rowid DESC", ())
+        for body, tenant, disliked in rows:
+            with suppress(TraceError):
+                record = Record.unpack(body, tenant=tenant)
+                yield Answered(
+                    caller=tenant,
+                    prompt=str(record.prompt.get("sha256")),
+                    kind=str(record.trace["route"]),
+                    disliked=bool(disliked),
+                    depth=record.trace["depth"],
+                )
+
+    def prompts(self, most: int) -> list[list[dict[str, str]]]:
+        """Messages of the newest requests whose text was kept, `most` in all and each question once; callers take
+        turns, so that none fills the list.
+        """
+        asked: dict[str, list[list[dict[str, str]]]] = {}
+        seen: set[tuple[str, str]] = set()
+        for body, tenant in self._run("SELECT body, tenant FROM traces ORDER BY at DESC, rowid DESC", ()):
+            with suppress(TraceError):
+                prompt = Record.unpack(body, tenant=tenant).prompt
+                key = tenant, str(prompt.get("sha256"))
+                if prompt.get("messages") and key not in seen:
+                    seen.add(key)
+                    asked.setdefault(tenant, []).append(prompt["messages"])
+        turns = zip_longest(*asked.values())
+        return [messages for turn in turns for messages in turn if messages is not None][:most]
 
     def prune(self) -> None:
         """Drops what is too old, then the oldest until the rest fits."""

@@ -289,6 +289,31 @@ def test_baselines_are_recorded_compared_and_turned_into_rules(filled: Run, tmp_
     assert "groups" in json.loads((tmp_path / "rules.yml").read_text("utf-8"))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("baseline", "record", "--out", "none/was.json"), ("baseline", "record", "--rules", "none/rules.yml"),
+     ("cache", "export", "none/requests.jsonl"), ("usage", "report", "--format", "csv", "--out", "none/usage.csv")],
+)  # fmt: skip
+def test_a_file_that_cannot_be_written_is_said_before_any_work(
+    run: Run, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    from shoal.router.accounting import Ledger
+
+    (tmp_path / "home").mkdir()
+    Ledger(tmp_path / "home" / "ledger.sqlite").close()
+    code, out, err = run(*words)
+    assert (code, out) == (1, "")
+    assert "there is no folder none: make it" in err
+
+
+def test_a_damaged_ledger_is_said(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "ledger.sqlite").write_bytes(b"not a database, but long enough to be read as one" * 9)
+    code, _, err = run("usage", "report")
+    assert code == 1
+    assert "ledger.sqlite cannot be read (file is not a database): move it away" in err
+
+
 def test_usage_needs_a_ledger_and_known_groups(run: Run, tmp_path: Path) -> None:
     code, _, err = run("usage", "report", "--json")
     assert code == 1

@@ -212,6 +212,7 @@ def test_kept_requests_are_listed_and_shown(kept: Run) -> None:
     assert [row["id"] for row in json.loads(kept("trace", "list", "--tenant", "default", "--json")[1])] == ["req-old"]
     code, out, _ = kept("trace", "show", "last")
     assert code == 0
+    assert max(map(len, out.splitlines())) > 80  # a pipe gets a line each, however long
     said = re.sub(r"\s+", " ", out)
     for part in (
         "looks like deep (0.91)",
@@ -246,6 +247,11 @@ def test_what_cannot_be_shown_is_said(kept: Run, tmp_path: Path) -> None:
     code, _, err = kept("trace", "show", "newer.json")
     assert code == 1
     assert "form 2" in err
+    for words in (("--html", "none/page.html"), ("--pdf", "none/page.pdf"), ("--html", ".")):
+        code, out, err = kept("trace", "show", "req-new", *words)
+        assert (code, out) == (1, "")
+        assert "name a file in" in err
+        assert "Errno" not in err
     (tmp_path / "junk").write_bytes(b"\xff\x00junk")
     assert kept("trace", "show", "junk")[0] == 1
 

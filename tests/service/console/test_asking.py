@@ -127,7 +127,34 @@ def test_tokens_appear_as_they_are_made_and_stop_stops(live: Any, visit: Any, wa
 def test_a_refusal_is_told_in_the_server_s_words(live: Any, visit: Any, ask: Any, question: str, said: str) -> None:
     with visit(live.url, allow="Failed to load resource") as page:
         assert re.search(said, ask(page, question).locator(".bad").inner_text())
+        assert page.input_value("#question") == question  # to be changed and asked again
         assert "hello again" in ask(page, "hello again").locator(".answer").inner_text()
+
+
+def test_a_newcomer_has_something_to_click_and_is_told_of_odd_ends(live: Any, visit: Any) -> None:
+    with visit(live.url, viewport={"width": 320, "height": 256}) as page:
+        page.fill("#question", "half a thought")
+        page.locator("#examples button", has_text="Say hello in French.").click()
+        page.locator(".answer", has_text="Say hello in French.").wait_for()
+        page.locator(".answer[aria-busy=false]").wait_for()
+        assert page.input_value("#question") == "half a thought"
+        assert page.locator("#examples").is_hidden()
+        # at 400% the form must not cover what is read, and right-to-left text keeps its direction
+        assert page.evaluate("() => getComputedStyle(document.getElementById('composer')).position") == "static"
+        assert page.evaluate("() => document.documentElement.scrollWidth - window.innerWidth") <= 0
+        page.fill("#question", "مرحبا بالعالم")
+        page.press("#question", "Enter")
+        page.locator(".answer", has_text="مرحبا").wait_for()
+        assert page.locator(".asked .said").last.evaluate("node => getComputedStyle(node).direction") == "rtl"
+        drawn = page.evaluate("""async () => {
+            const { drawTurn } = await import("/console/turn.js");
+            const trace = { depth: { max: 21.5, total: 30, per_token: [21.5, 21.5] }, route: "deep", cache: {},
+                decision: { reasons: [] }, passages: { kept: [], dropped: [] }, steps: [], latency_ms: 1 };
+            const turn = { question: "q", pieces: [], open: {}, done: true, cut: true, trace };
+            return drawTurn(turn, { total: 30, min_depth: 15 }, null).textContent;
+        }""")
+        assert "The model answered with nothing." in drawn
+        assert "Cut at the limit of 2 tokens." in drawn
 
 
 def test_text_of_user_and_model_stays_text(live: Any, visit: Any, ask: Any, hostile: tuple[str, str]) -> None:

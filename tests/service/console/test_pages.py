@@ -1,10 +1,15 @@
 """All pages in a real browser: numbers, knowledge base, keys, phone width, keyboard, languages, accessibility."""
 
+import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shoal.router.decision import Route
+from shoal.router.features import Hints
+from shoal.router.policy import PROFILES, Model, decide_budget
 from shoal.router.service.console.files import FILES
 from shoal.router.service.keys import create_key
 from shoal.router.service.options import ServiceOptions
@@ -115,15 +120,19 @@ def test_the_page_asks_for_a_key_and_the_api_wants_it(start_live: Any, router: A
             assert http.get("/console/").headers["location"] == "../console"
         with visit(live.url, allow="401") as page:
             page.locator("#key-dialog[open]").wait_for()
+            page.keyboard.press("Escape")  # without a key nothing can be asked: that is said, and the key asked for
+            page.get_by_text("Without a key the server answers nothing here").wait_for()
+            page.fill("#question", "hello there")
+            page.press("#question", "Enter")
+            page.locator("#key-dialog[open]").wait_for()
             for given in ("sk-shoal-wrong", secret):
                 page.fill("#key-value", given)
                 page.press("#key-value", "Enter")
                 if given != secret:
                     page.get_by_text("does not know this key").wait_for()
             page.locator("#key-dialog[open]").wait_for(state="hidden")  # the key is known before anything is asked
-            page.fill("#question", "hello there")
-            page.press("#question", "Enter")
-            page.locator(".answer", has_text="hello there").wait_for()
+            page.locator(".answer", has_text="hello there").wait_for()  # what was asked before the key was there
+            assert page.locator("#problem").is_hidden()
             page.goto(f"{live.url}/console#knowledge")
             assert page.locator("#add").is_hidden()  # no administrator's key
             assert page.evaluate("() => [localStorage.length, document.cookie]") == [0, ""]
@@ -143,6 +152,9 @@ def test_a_phone_needs_no_sideways_scrolling(site: Any, visit: Any, ask: Any) ->
         for name in PAGES[1:]:
             open_page(page, site.url, name)
             assert page.evaluate(OVERFLOW) <= 0
+        page.locator("#audited .stack").first.wait_for()
+        narrow = "nodes => nodes.filter((node) => node.innerText.length > 40 && node.clientWidth < 200).length"
+        assert page.locator("#audited .stack td").evaluate_all(narrow) == 0  # no text is squeezed into a pillar
 
 
 def unfold(turn: Any) -> None:
@@ -203,11 +215,30 @@ def test_both_languages_say_everything(live: Any, visit: Any, ask: Any) -> None:
         table = page.evaluate("async () => (await import('/console/strings.js')).words()")
         assert all(len(pair) == 2 and all(pair) for pair in table)
         assert [en for en, zh in table if set(_blanks(en)) != set(_blanks(zh))] == []
+        page.click("#language")
+        said = page.evaluate("async (all) => all.map((await import('/console/said.js')).said)", reasons())
+        assert [text for text in said if re.search("[a-z]+ [a-z]+", text)] == []
+
+
+def reasons() -> list[str]:
+    """Every reason that a decision can have."""
+    model = Model(total=30, min_depth=15, auto=30)
+    found = {"looks like rag (0.84)", "looks like rag (0.84), not sure: taken as deep"}
+    for hints, profile, depth, limit, guarded in product(
+        (Hints(), Hints(depth=9), Hints(hurry=("fast",)), Hints(anchors=("only",)), Hints(guiding=("detailed",))),
+        PROFILES.values(),
+        ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+        (None, 16),
+        (True, False),
+    ):
+        found |= set(decide_budget(
+            route=Route.DIRECT, depth=depth, hints=hints, profile=profile, model=model, max_depth=limit, guarded=guarded
+        ).reasons)  # fmt: skip
+    assert len(found) > 12
+    return sorted(found)
 
 
 def _blanks(text: str) -> list[str]:
-    import re
-
     return re.findall(r"\{\w+\}", text)
 
 

@@ -12,7 +12,8 @@ const LONG = 600; // characters of a question that its bubble may have to scroll
 /** What a turn needs to know and do: `facts` of the server, `vote(turn, up)`. */
 export function drawTurn(turn, facts, vote) {
   return el("article", { class: "turn" },
-    el("p", { class: "asked", dir: "auto", tabindex: turn.question.length > LONG ? "0" : null }, el("span", { class: "unseen", text: `${t("you")}: ` }), turn.question),
+    el("p", { class: "asked", tabindex: turn.question.length > LONG ? "0" : null },
+      el("span", { class: "unseen", text: `${t("you")}: ` }), el("span", { class: "said", dir: "auto", text: turn.question })),
     drawAnswer(turn, facts),
     turn.error ? el("p", { class: "bad", text: turn.error }) : null,
     turn.trace ? [drawFacts(turn, facts), drawThumbs(turn, vote), drawMore(turn, facts)] : null,

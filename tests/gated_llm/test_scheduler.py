@@ -211,3 +211,17 @@ def test_without_a_kernel_reader_the_answers_stay_well_formed(tmp_path: Path, ma
         made = llm.generate("x" * 200, max_tokens=8)
         assert made.usage.completion_tokens <= 8
         assert llm.prefix.bytes_held == 0
+
+
+def test_one_thread_serves_requests_that_follow_each_other(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.gated_llm.scheduler._IDLE_S", 60.0)
+    with GatedLLM.load(make_model()) as llm:
+        threads = set()
+        for word in ("boats", "rain", "maps"):
+            llm.generate(f"Say {word}.", max_tokens=3)
+            threads.add(llm.scheduler.thread)
+        assert len(threads) == 1
+        assert None not in threads
+    assert llm.scheduler.thread is None

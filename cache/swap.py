@@ -7,6 +7,8 @@ another. Exchanged words that no list knows are compared by the embedder, alone:
 things of one kind mostly do not. Loose paraphrases, which share less, are left to the second look.
 """
 
+import re
+
 from .copies import Difference, asked, difference
 from .facts import HAN, facts
 from .lexicon import SWAP_NEUTRAL
@@ -25,6 +27,8 @@ _ZH_EXCHANGED, _ZH_ADDED, _ZH_LIKE = 0.5, 0.6, 0.55
 _SHORT, _LONGEST, _ADD_LONGEST = 7, 10, 9
 _SLOT_LIKE = 0.9
 _ZH_SLOT = 9  # most parts of one place that are compared
+_ZH_STATEMENT, _ZH_LOOSE = 20, 3  # characters of a statement; parts that each of two loosely reworded ones has alone
+_ASKS = re.compile(r"[?？吗么呢谁哪几]|多少|如何|怎|为何|请|帮")
 
 
 class Swap:
@@ -45,6 +49,8 @@ class Swap:
         if near and one and other and one != other and max(len(d.first), len(d.second)) <= 1:
             return "question: " + " / ".join(sorted((*one, *other)))
         found = self._parts(d, near)
+        if found is None and _loose_statement(d, a, b):
+            return "reworded statement"
         if found is None and near and bool(one) != bool(other) and bool(d.first) != bool(d.second):
             return "question: " + "".join(one | other) + " / " + (d.first or d.second)[0]  # who, which street
         return found
@@ -80,6 +86,16 @@ def _one_place(d: Difference) -> bool:
     if d.chinese:
         return d.one_slot and max(len(d.first), len(d.second)) <= _ZH_SLOT
     return d.one_slot and len(d.first) == 1 == len(d.second) and (d.length <= _LONGEST or d.likeness >= _SLOT_LIKE)
+
+
+def _loose_statement(d: Difference, a: str, b: str) -> bool:
+    """Whether two Chinese statements, which ask for nothing, share some words and differ in many.
+
+    Nothing that the second look was fitted on is like them (its Chinese statements are near copies), so its rating says
+    nothing of who did what.
+    """
+    many = min(len(d.first), len(d.second)) >= _ZH_LOOSE and d.length >= _ZH_STATEMENT
+    return d.chinese and many and not _ASKS.search(a + b)
 
 
 def _near(d: Difference) -> bool:

@@ -50,6 +50,14 @@ def test_one_changed_word_changes_the_question(a: str, b: str) -> None:
     assert veto(b, a) is not None
 
 
+def test_loosely_reworded_chinese_statements_are_denied_and_questions_are_not() -> None:
+    veto = Swap(default_embedder()).conflict
+    a, b = "于是店主做了特别的点心，并送给了隔壁的裁缝一家", "因此裁缝进行了特殊的准备，并向店主一家献上了点心"
+    assert veto(a, b) == "reworded statement"
+    assert veto(b, a) == "reworded statement"
+    assert veto(f"{a}吗？", f"{b}吗？") is None
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [

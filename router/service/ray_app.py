@@ -7,6 +7,7 @@ Ray's limits, so that a full server answers in the API's own words.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -84,16 +85,19 @@ def options_for(settings: Settings, args: Mapping[str, Any]) -> RayOptions:
         raise RouterError(f"ray: {wrong}") from None
 
 
-def application(settings: Settings, options: RayOptions) -> serve.Application:
-    """The deployments of these settings, bound to each other. Raises RouterError, NotOpen."""
+def application(settings: Settings, options: RayOptions, *, host: str = "0.0.0.0") -> serve.Application:
+    """The deployments of these settings, bound to each other. `host`: where Ray listens, all addresses if not known.
+
+    Raises RouterError, NotOpen.
+    """
     if settings.redis_url is None and (options.api.least > 1 or options.api.most > 1):
         raise RouterError(
             "several replicas of the API need one Redis to share answers and limits: set SHOAL_REDIS_URL, or api.most=1"
         )
     if (options.shallow is None) != (options.shallow_below is None):
         raise RouterError("a pool for shallow requests needs both: shallow (its size) and shallow_below (in layers)")
-    service = options_of(settings)
-    check_open("0.0.0.0", service, open_access=options.open)  # where Ray listens is not known here
+    service = options_of(settings, host=host)
+    check_open(host, service, open_access=options.open)
     told = settings.model_dump(mode="json")
     pools: list[tuple[float, serve.Application]] = []
     if not settings.router_only:
@@ -111,7 +115,9 @@ def application(settings: Settings, options: RayOptions) -> serve.Application:
         graceful_shutdown_timeout_s=service.drain_s,
         **options.api.options(),
     )
-    bound_api: serve.Application = api.bind(told, [deepest for deepest, _ in pools], *(bound for _, bound in pools))
+    bound_api: serve.Application = api.bind(
+        told, service.keys_path is not None, [deepest for deepest, _ in pools], *(bound for _, bound in pools)
+    )
     return bound_api
 
 
@@ -137,9 +143,9 @@ class Api:
     """One replica of the API: the ASGI application over a router whose model is elsewhere."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, settings: dict[str, Any], deepest: list[float], *handles: Any
+        self, settings: dict[str, Any], keyed: bool, deepest: list[float], *handles: Any
     ) -> None:
-        self._settings = Settings(**settings)
+        self._settings, self._keyed = Settings(**settings), keyed
         pools = [Pool(deepest=most, handle=handle) for most, handle in zip(deepest, handles, strict=True)]
         facts: Facts | None = await handles[0].facts.remote() if handles else None
         self._model = RayModel(facts, pools) if facts is not None else None
@@ -148,16 +154,17 @@ class Api:
         from ..wiring import build_router
         from .app import create_app
 
-        router = build_router(self._settings, model=self._model)
-        return create_app(router, options_of(self._settings))
+        router, options = build_router(self._settings, model=self._model), options_of(self._settings)
+        if self._keyed:  # also where this machine has not heard of any yet: then nobody is let in
+            options = replace(options, keys_path=self._settings.key_path)
+        return create_app(router, options)
 
 
 def run(settings: Settings, options: RayOptions) -> None:
     """Serves on the settings' host and port until SIGTERM or Ctrl-C. Raises RouterError, NotOpen."""
-    service = options_of(settings)
-    check_open(settings.host, service, open_access=options.open)
-    app = application(settings, options.model_copy(update={"open": True}))  # the address was checked
-    http = {"host": settings.host, "port": settings.port, "request_timeout_s": service.total_s + _SPARE}
+    app = application(settings, options, host=settings.host)
+    longest = ServiceOptions.of(settings.service).total_s + _SPARE
+    http = {"host": settings.host, "port": settings.port, "request_timeout_s": longest}
     serve.start(http_options=http, proxy_location="HeadOnly")
     try:
         serve.run(app, name="shoal", blocking=True)

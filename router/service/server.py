@@ -42,13 +42,17 @@ def serve(router: Any, settings: Settings, *, options: ServiceOptions | None = N
     server(create_app(router, options), options, host=settings.host, port=settings.port).run()
 
 
-def options_of(settings: Settings) -> ServiceOptions:
-    """What the settings say of the service, with the keys that others share. Raises `BadOptions` and `BadPrices`."""
-    share_keys(settings.key_path, settings.redis_url)
+def options_of(settings: Settings, *, host: str | None = None) -> ServiceOptions:
+    """What the settings say of the service, with the keys that others share. Raises `BadOptions` and `BadPrices`.
+
+    Where Redis does not tell whether there are keys, there are, unless `host`, which is listened on, is this one alone.
+    """
+    told = share_keys(settings.key_path, settings.redis_url)
+    keyed = bool(list_keys(settings.key_path)) or not (told or _loopback(host or settings.host))
     return replace(
         ServiceOptions.of(settings.service),
         redis_url=settings.redis_url,
-        keys_path=settings.key_path if list_keys(settings.key_path) else None,
+        keys_path=settings.key_path if keyed else None,
         ledger_path=settings.ledger_path,
         prices=PriceTable.of(settings.prices),
     )

@@ -15,9 +15,11 @@ from shoal.cache.redis_link import RedisLink
 from shoal.router.accounting import Balance, Ledger, QuotaExceeded
 from shoal.router.decision import Answer, Decision, Request, Route
 from shoal.router.journal import Journal, no_depth
-from shoal.router.service.keys import LOCAL, change_key, create_key, list_keys, revoke_key, sync_keys
+from shoal.router.service.keys import LOCAL, KeyRing, change_key, create_key, list_keys, revoke_key, sync_keys
 from shoal.router.service.metering import Meter
+from shoal.router.service.server import options_of
 from shoal.router.service.shared_limits import SharedLimits
+from shoal.router.settings import load_settings
 
 ASK = {"model": "shoal", "messages": [{"role": "user", "content": "hello you"}]}
 OTHER = """
@@ -203,3 +205,18 @@ def test_two_services_share_a_keys_limits_and_its_quota(serving, redis_server, t
         redis_server.kill()
         with a.client(paid) as one:
             assert one.models.list().data
+
+
+def test_where_redis_does_not_tell_of_keys_only_this_machine_is_let_in(redis_server, tmp_path):
+    here = load_settings(home=tmp_path / "new", redis_url=redis_server.url)
+    assert options_of(here, host="0.0.0.0").keys_path is None  # it tells that there are none
+    create_key(tmp_path / "old.json", name="one")
+    link = RedisLink(redis_server.url)
+    assert sync_keys(tmp_path / "old.json", link)
+    link.close()
+    assert options_of(here).keys_path == here.key_path
+    redis_server.kill()
+    blind = load_settings(home=tmp_path / "blind", redis_url=redis_server.url)
+    assert options_of(blind, host="0.0.0.0").keys_path == blind.key_path
+    assert KeyRing(blind.key_path).find("sk-shoal-x") is None
+    assert options_of(blind, host="127.0.0.1").keys_path is None

@@ -26,6 +26,7 @@ from .lexicon import (
     SCALE_WORDS,
     SOFT,
     SYNONYMS,
+    UNITS,
     ZH_CANONICAL,
     ZH_QUIET,
     ZH_SOFT,
@@ -97,6 +98,7 @@ def root(word: str) -> str:
 
 _QUIET, _SOFT = QUIET | {root(w) for w in QUIET}, SOFT | ZH_SOFT
 _KNOWN = frozenset(root(w) for w in KNOWN)
+_UNIT_OF = {root(alias): name for alias, name in UNITS.items()}
 _GROUPS: dict[str, frozenset[int]] = {}
 for _word, _numbers in SYNONYMS.items():
     _GROUPS[root(_word)] = _GROUPS.get(root(_word), _NONE) | _numbers
@@ -126,6 +128,8 @@ def alike(a: str, b: str) -> bool:
         return True
     if HAN.match(a) or HAN.match(b) or any(c.isdigit() for c in a + b) or opposite(a, b):
         return False
+    if a in _UNIT_OF and b in _UNIT_OF and _UNIT_OF[a] != _UNIT_OF[b]:
+        return False  # seconds, minutes: moments to a dictionary
     if _GROUPS.get(a, _NONE) & _GROUPS.get(b, _NONE):
         return True
     same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

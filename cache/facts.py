@@ -27,7 +27,9 @@ MAX_CHARS = 2000
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9+#'\-]*|[\u3400-\u9fff]")
 HAN = re.compile(r"[\u3400-\u9fff]")
-_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")  # of a command: ls -R
+_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*|\$[?!#@*$]")  # of a command: ls -R; of a shell: $?
+_PATTERN = re.compile(r"\S*(?:\.[*+]|\\[a-z]|\[\^?[^\]\s]*\])\S*")  # a regular expression
+_FAILED = re.compile(r"\bfail(?:s|ed|ing)? to\b")
 _ADDRESS = re.compile(
     r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|[a-z]+://[^\s\u3000-\u9fff]+|(?<![\w/])(?:~|\.{1,2})?/[\w./-]+", re.IGNORECASE
 )
@@ -185,11 +187,11 @@ def facts(raw: str) -> Facts:
     raw = raw[:MAX_CHARS].replace("``", '"') if raw.count("``") != raw.count("```") else raw[:MAX_CHARS]
     code = [m.group(0).strip("`~") for m in CODE.finditer(raw)]
     plain = spelled(CODE.sub(" ", raw)).replace("''", '"').replace("’", "'").strip()
-    code += [m.group(0).rstrip(".,;:!?)") for m in _ADDRESS.finditer(plain)]
+    code += [m.group(0).rstrip(".,;:!?)") for each in (_ADDRESS, _PATTERN) for m in each.finditer(plain)]
     plain = plain if plain.isupper() else _USA.sub("USA", plain)
     quotes = [next(g for g in m.groups() if g).strip() for m in _QUOTE.finditer(plain)]
     text = plain.lower().replace("cannot", "can not").replace("can't", "can not").replace("won't", "will not")
-    text = _REPLY.sub("", _CONTRACTED.sub(" not", text))
+    text = _REPLY.sub("", _CONTRACTED.sub(" not", _FAILED.sub("not", text)))
     words = tuple(stem(w) for w in _WORD.findall(text))
     whole = tuple(w.removesuffix("'s") for w in _WORD.findall(SPLIT_VERB.sub(r"\1 \4 \3", text)))
     return Facts(

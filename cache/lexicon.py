@@ -90,4 +90,6 @@ COMMUTATIVE = frozenset(_DATA["commutative"].split())
 ZH_CANONICAL = {word: group.split()[0] for group in _DATA["zh_same"] for word in group.split()[1:]}
 ZH_QUIET = tuple(_DATA["zh_quiet"].split())
 ZH_SOFT = frozenset(_DATA["zh_soft"])
+# Chinese characters that say nothing where one of two near copies has them and the other nothing instead: 买到, 在家里.
+ZH_ADDABLE = frozenset(_DATA["zh_addable"])
 STOP_WORDS = frozenset(_DATA["stop_words"].split())

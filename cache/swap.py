@@ -11,7 +11,7 @@ import re
 
 from .copies import Difference, asked, difference
 from .facts import HAN, facts
-from .lexicon import SWAP_NEUTRAL
+from .lexicon import SWAP_NEUTRAL, ZH_ADDABLE
 from .opposites import opposite
 from .semantic import Embed
 from .words import Words
@@ -67,6 +67,7 @@ class Swap:
             if d.chinese
             else d.likeness >= _ADDED and d.length <= _ADD_LONGEST
         )
+        first, second = ([w for w in side if not set(w) <= ZH_ADDABLE] for side in (first, second))
         return f"added: {(first or second)[0]}" if bool(first) != bool(second) and copied else None
 
     def _unmatched(self, d: Difference, close: float) -> tuple[list[str], list[str]]:
@@ -105,7 +106,7 @@ def _near(d: Difference) -> bool:
 
 
 def _comparable(a: str, b: str, chinese: bool) -> bool:
-    """Whether closeness says anything: numbers, opposites, and names in Chinese texts, are always close."""
-    if chinese and not HAN.match(a) and not HAN.match(b):
+    """Whether closeness says anything: numbers, opposites, single characters, Chinese names are always close."""
+    if chinese and (not (HAN.match(a) or HAN.match(b)) or max(len(a), len(b)) == 1):
         return False
     return not opposite(a, b) and not any(c.isdigit() for c in a + b)

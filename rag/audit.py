@@ -7,6 +7,7 @@ citations keep pointing into them. What the scorer cannot judge stays as it is. 
 limit alone: run twice, it changes nothing; killed, it goes on. Knows no model: the score is handed in.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -76,7 +77,7 @@ class Audit:
         self._scores = ScoreFile(self.folder / "scores.sqlite", self.score)
 
     def run(self, asked: Sequence[Asked] | None = None, *, dry_run: bool = False) -> dict[str, Any]:
-        """Audit, and give the report, JSON-ready; it is also `report.json` in the folder.
+        """Audit, and give the report, JSON-ready; it is also `report.json` in the folder, of a dry run `dry-run.json`.
 
         `asked`: questions that answer recall is measured with before and after; without them, sentences with a hole.
         Where more than `allowed` of them lose their answer, everything goes back in and the report says so.
@@ -121,7 +122,7 @@ class Audit:
             "quarantine": self._quarantine(),
             "seconds": round(time.monotonic() - began, 1),
         }
-        _write(self.folder / "report.json", report)
+        _write(self.folder / ("dry-run.json" if dry_run else "report.json"), report)
         if not dry_run:
             (self.folder / "state.json").unlink(missing_ok=True)
         return report
@@ -133,18 +134,23 @@ class Audit:
         kept = self.folder / "state.json"
         if kept.exists() and not dry_run:
             state: dict[str, Any] = json.loads(kept.read_text("utf-8"))
-            if state["given"] == _rows(asked):
+            if (state["given"], state.get("documents")) == (_rows(asked), self._held()):
                 return state
         posed = holes(self._documents(), self.store.rarity) if asked is None else asked
         found = answered(posed, self.search, lambda done, all_: self.progress("asking before", done, all_))
         state = {
             "size": self.store.size(),
             "given": _rows(asked),
+            "documents": self._held(),
             "recall": {"kind": "holes" if asked is None else "questions", "asked": _rows(posed), "found": found},
         }
         if not dry_run:
             _write(kept, state)
         return state
+
+    def _held(self) -> str:
+        """Changes with the documents, not with their passages."""
+        return hashlib.sha256(json.dumps(list(self.store.digests())).encode()).hexdigest()[:24]
 
     def _documents(self) -> Iterator[Document]:
         for doc_id, _ in self.store.digests():

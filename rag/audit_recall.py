@@ -46,7 +46,10 @@ def read_questions(path: Path) -> list[Asked]:
         try:
             row = json.loads(line)
             answers = row["answers"] if "answers" in row else [row["answer"]]
-            asked.append(Asked(question=str(row["question"]), answers=tuple(map(str, answers))))
+            answers = [answers] if isinstance(answers, str) else list(answers)
+            if not isinstance(row["question"], str) or not answers or not all(str(one).strip() for one in answers):
+                raise ValueError("a question without text or answers")
+            asked.append(Asked(question=row["question"], answers=tuple(map(str, answers))))
         except (ValueError, KeyError, TypeError) as error:
             raise DocumentError(
                 f'{path}, line {number}: a row is {{"question": …, "answer": …}} or has a list of "answers"'

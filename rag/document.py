@@ -190,8 +190,19 @@ def _first_heading(text: str) -> str:
     return match[1].strip() if match else ""
 
 
+def _is_hidden(attributes: dict[str, str | None]) -> bool:
+    style = re.sub(r"\s", "", attributes.get("style") or "").lower()
+    return "hidden" in attributes or "display:none" in style or "visibility:hidden" in style
+
+
+_VOID = frozenset(
+    ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"]
+)
+_SPACE = "\ue0fe"  # a space of preformatted text, until the others are run together
+
+
 class _HtmlText(html.parser.HTMLParser):
-    """Visible text with headings as Markdown, so that the splitter sees them."""
+    """Visible text with headings and preformatted text as Markdown, so that the splitter sees them."""
 
     _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg", "nav"})
     _BREAKS = frozenset(
@@ -202,17 +213,25 @@ class _HtmlText(html.parser.HTMLParser):
         super().__init__(convert_charrefs=True)
         self.parts: list[str] = []
         self.title = ""
-        self._hidden, self._in_title = 0, False
+        self._hidden: list[str] = []  # the tag that hides, once for each of that name that is open
+        self._in_title, self.pre = False, 0
 
     def parse_marked_section(self, i: int, report: int = 1) -> int:
         """`<![` is a comment up to the next `>`, as browsers have it; the base class fails on most of these."""
         return self.parse_bogus_comment(i)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in self._HIDDEN:
-            self._hidden += 1
+        if self._hidden and not (self._hidden[0] == "p" and tag in self._BREAKS):  # a block ends a paragraph
+            self._hidden += [tag] * (tag == self._hidden[0])
+            return
+        self._hidden = []
+        if tag in self._HIDDEN or (tag not in _VOID and _is_hidden(dict(attrs))):
+            self._hidden = [tag]
         elif tag == "title":
             self._in_title = True
+        elif tag == "pre":
+            self.pre += 1
+            self.parts.append("\n\n```\n" if self.pre == 1 else "")
         elif re.fullmatch("h[1-6]", tag):
             self.parts.append("\n\n" + "#" * int(tag[1]) + " ")
         elif tag == "li":
@@ -223,16 +242,21 @@ class _HtmlText(html.parser.HTMLParser):
             self.parts.append("\n\n" if tag in ("p", "table", "section", "article", "pre") else "\n")
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in self._HIDDEN:
-            self._hidden = max(0, self._hidden - 1)
+        if self._hidden:
+            self._hidden = self._hidden[tag == self._hidden[0] :]
         elif tag == "title":
             self._in_title = False
-        elif re.fullmatch("h[1-6]", tag) or tag in ("p", "table", "pre"):
+        elif tag == "pre":
+            self.parts.append("\n```\n\n" if self.pre == 1 else "")
+            self.pre = max(0, self.pre - 1)
+        elif re.fullmatch("h[1-6]", tag) or tag in ("p", "table"):
             self.parts.append("\n\n")
 
     def handle_data(self, data: str) -> None:
         if self._in_title:
             self.title += data
+        elif self.pre and not self._hidden:
+            self.parts.append(data.expandtabs(4).replace(" ", _SPACE))
         elif not self._hidden:
             self.parts.append(re.sub(r"\s+", " ", data))
 
@@ -242,8 +266,11 @@ def html_text(markup: str) -> tuple[str, str]:
     parser = _HtmlText()
     parser.feed(markup)
     parser.close()
+    if parser.pre:
+        parser.parts.append("\n```")
     lines = (re.sub(r"[ \t]+", " ", line).strip() for line in "".join(parser.parts).split("\n"))
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip(), " ".join(parser.title.split())
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+    return re.sub("```\n+(?=.)", "```\n", text).replace(_SPACE, " "), " ".join(parser.title.split())
 
 
 def _documents(
@@ -252,10 +279,12 @@ def _documents(
     """A row's text is its text field, or all its fields as "name: value" lines when it has none or several. Its other
     short fields describe the document (`meta`).
     """
-    count = 0
+    count, rows = 0, list(rows)
+    own = {str(row[field]) for _, row in rows for field in _ID_FIELDS if row.get(field) not in (None, "")}
     for number, row in rows:
         strings = {key: value for key, value in row.items() if isinstance(value, str) and value.strip()}
-        key = next((str(row[field]) for field in _ID_FIELDS if row.get(field) not in (None, "")), str(number))
+        key = next((str(row[field]) for field in _ID_FIELDS if row.get(field) not in (None, "")), "")
+        key = key or (str(number) if str(number) not in own else f"row-{number}")
         body = next((strings[field] for field in TEXT_FIELDS if field in strings), "")
         if not body:
             shown = (pair for pair in strings.items() if pair[0] not in (*_ID_FIELDS, "title", "label"))

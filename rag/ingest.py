@@ -106,6 +106,11 @@ def _told(wrong: Sequence[str], found: Sequence[Document], name: str) -> list[st
     return told if len(told) <= _WRONG else [*told[:_WRONG], f"and {len(told) - _WRONG} more rows"]
 
 
+def _last(documents: Sequence[Document]) -> list[Document]:
+    """Of documents of one name the last."""
+    return list({document.doc_id: document for document in documents}.values())
+
+
 def _labelled(documents: Iterable[Document], labels: tuple[str, ...]) -> list[Document]:
     return [replace(one, labels=tuple(dict.fromkeys((*labels, *one.labels)))) if labels else one for one in documents]
 
@@ -167,14 +172,14 @@ class Ingest:
         self._names[name] = source
         if not wrong:
             self._gone += sorted(set(earlier) - {document.doc_id for document in found})
-        self.put(found)
+        self.put(_last(found))
         return _told(wrong, found, name)
 
     def data(self, data: bytes, name: str, kind: Kind, labels: tuple[str, ...]) -> list[str]:
         """Put in what a file of that kind would hold; otherwise as `file`, but nothing goes."""
         wrong: list[str] = []
         found = _labelled(read_bytes(data, name, kind, report=wrong.append), labels)
-        self.put(found)
+        self.put(_last(found))
         return _told(wrong, found, name)
 
     def _name(self, file: Path, root: Path, source: str, earlier: list[str]) -> str:

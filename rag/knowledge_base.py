@@ -157,8 +157,13 @@ class KnowledgeBase:
         `progress(done, total, name)` is called after each file. `encode_all`: who embeds, else this process.
         """
         wanted = [Path(paths)] if isinstance(paths, str | Path) else [Path(one) for one in paths]
-        files = list(find_files(wanted))
-        skipped = [Skipped(path=str(path), reason="no such file") for path in wanted if not path.exists() and not files]
+        files, skipped = list[tuple[Path, Path]](), list[Skipped]()
+        for path in wanted:
+            found = list(find_files([path]))
+            if not found:
+                why = "no file of a kind that is read in it" if path.is_dir() else "no file matches"
+                skipped.append(Skipped(path=str(path), reason=why))
+            files += found
         work = Ingest(self._store, self._splitter, encode_all or self._encode)
         for done, (file, root) in enumerate(files, 1):
             try:
@@ -175,9 +180,14 @@ class KnowledgeBase:
         self, text: str, doc_id: str, *, title: str = "", labels: Sequence[str] = (), meta: dict[str, Any] | None = None
     ) -> AddReport:
         """Put one text in under a name, in place of what had that name. Raises DocumentError for an empty text."""
-        document = Document(doc_id=doc_id, text=text, title=title, labels=tuple(labels), meta=meta or {})
+        return self.add_documents(
+            [Document(doc_id=doc_id, text=text, title=title, labels=tuple(labels), meta=meta or {})]
+        )
+
+    def add_documents(self, documents: Sequence[Document]) -> AddReport:
+        """Put documents in, each in place of what had its name; of one name the last counts."""
         work = Ingest(self._store, self._splitter, self._encode)
-        work.put([document])
+        work.put(list({document.doc_id: document for document in documents}.values()))
         work.flush()
         return work.report()
 

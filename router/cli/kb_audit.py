@@ -8,7 +8,7 @@ import typer
 from ..settings import load_settings
 from .ask import Json, Model
 from .kb import Folder, Ray, encoding, kb, opened
-from .output import note, out, print_json, progress_bar
+from .output import can_write, note, out, print_json, progress_bar
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def audit(
     ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Score and report; change nothing.")] = False,
     report: Annotated[
-        Path | None, typer.Option(help="Where the HTML goes; else audit/report.html in the folder.")
+        Path | None, typer.Option(help="Where the HTML goes; else audit/report.html in the folder, or audit/dry-run.html.")
     ] = None,
     model: Model = None,
     ray: Ray = False,
@@ -53,6 +53,8 @@ def audit(
     if scores not in ("auto", "read", "predicted"):
         raise typer.BadParameter(f"--scores {scores}: give auto, read or predicted")
     settings = load_settings(kb=folder, model=model)
+    if report is not None:
+        can_write(report)
     asked = read_questions(questions) if questions else None
     with opened(folder) as base, encoding(base, ray) as encode_all, progress_bar() as progress:
         if paths:
@@ -73,7 +75,7 @@ def audit(
                 progress=progress,
                 encode_all=encode_all,
             )
-        page = report or base.path / "audit" / "report.html"
+        page = report or base.path / "audit" / ("dry-run.html" if dry_run else "report.html")
     page.write_text(audit_page(found, str(base.path)), "utf-8")
     if json:
         print_json({**found, "html": str(page)})

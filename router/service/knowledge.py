@@ -8,6 +8,7 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, Response
 
 from ...rag.audit import read_report
+from ...rag.document import Document
 from .errors import ApiError
 from .openapi import Passage, plain
 from .schemas import KbAddBody, KbSearchBody
@@ -52,7 +53,11 @@ def routes(service: Service) -> APIRouter:
         kb = _kb(service)
 
         def put() -> int:
-            return sum(kb.add_text(one.text, one.id, labels=one.labels, meta=one.meta).chunks for one in body.documents)
+            given = [
+                Document(doc_id=one.id, text=one.text, labels=tuple(one.labels), meta=one.meta)
+                for one in body.documents
+            ]
+            return kb.add_documents(given).chunks
 
         return JSONResponse({"documents": len(body.documents), "chunks": await service.work(http, put)})
 

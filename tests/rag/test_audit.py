@@ -209,6 +209,28 @@ def test_kill_9_in_mid_audit(tmp_path: Path) -> None:
         assert not (base.path / "audit" / "state.json").exists()
 
 
+def test_an_audit_that_was_broken_off_forgets_what_other_documents_gave(tmp_path: Path) -> None:
+    class Stops(Plain):
+        def __call__(self, texts: Sequence[str]) -> Sequence[float]:
+            raise KeyboardInterrupt
+
+    with fill(KnowledgeBase.open(tmp_path / "kb")) as base:
+        with pytest.raises(KeyboardInterrupt):
+            base.audit(Stops(), QUESTIONS, limit=0.65)
+        for name in base.doc_ids()[1:]:
+            base.delete(name)
+        size = base.audit(Plain(), QUESTIONS, limit=0.65, allowed=1)["size"]
+        assert size["before"]["documents"] == 1
+
+
+def test_a_dry_run_leaves_the_last_report(base: KnowledgeBase) -> None:
+    base.audit(Plain(), QUESTIONS, limit=0.0)
+    kept = (base.path / "audit" / "report.json").read_bytes()
+    assert base.audit(Plain(), QUESTIONS, limit=0.65, dry_run=True)["dry_run"]
+    assert (base.path / "audit" / "report.json").read_bytes() == kept
+    assert (base.path / "audit" / "dry-run.json").exists()
+
+
 def test_scenarios_are_labels_to_search_by(empty: KnowledgeBase) -> None:
     for i in range(6):
         empty.add_text(f"Goods are returned within {i} days; the refund is paid by the shop.", f"returns-{i}")
@@ -240,7 +262,16 @@ def test_questions_made_of_the_text_and_of_a_file(base: KnowledgeBase, tmp_path:
     file = tmp_path / "q.jsonl"
     file.write_text('{"question": "Q?", "answer": "A"}\n\n{"question": "问？", "answers": ["甲", "乙"]}\n', "utf-8")
     assert [one.answers for one in read_questions(file)] == [("A",), ("甲", "乙")]
-    for text, said in (("", "no question"), ("{]", "line 1"), ('{"question": "Q"}', "line 1"), ("[1]", "line 1")):
+    file.write_text('{"question": "Q?", "answers": "abc"}', "utf-8")
+    assert read_questions(file) == [Asked(question="Q?", answers=("abc",))]
+    odd = ('{"question": "Q", "answers": []}', '{"question": "Q", "answer": ""}', '{"question": null, "answer": "A"}')
+    for text, said in (
+        *((one, "line 1") for one in odd),
+        ("", "no question"),
+        ("{]", "line 1"),
+        ('{"question": "Q"}', "line 1"),
+        ("[1]", "line 1"),
+    ):
         file.write_text(text, "utf-8")
         with pytest.raises(DocumentError, match=said):
             read_questions(file)

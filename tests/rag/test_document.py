@@ -101,6 +101,29 @@ def test_html_keeps_headings_lists_and_rows_and_drops_scripts() -> None:
     assert "Home" not in text
 
 
+def test_html_leaves_out_what_a_reader_does_not_see() -> None:
+    page = (
+        "<p>shown</p><div hidden>secret <div>inner</div> still</div><p style='color:red; display: none'>gone"
+        "<p>next</p><input hidden><span STYLE='VISIBILITY:hidden'>away</span><noscript><p>no</p></noscript><p>end</p>"
+    )
+    text, _ = html_text(page)
+    assert text.split() == ["shown", "next", "end"]
+
+
+def test_html_keeps_preformatted_text_as_it_stands() -> None:
+    text, _ = html_text("<p>Run:</p><pre>if x:\n    go(1,  2)\n\n\n\n\treturn</pre><p>a   b</p>")
+    assert "```\nif x:\n    go(1,  2)\n" in text
+    assert "\n    return\n```" in text
+    assert text.endswith("a b")
+    assert html_text("<pre>open  end")[0] == "```\nopen  end\n```"
+
+
+def test_a_row_s_number_is_nobody_else_s_id(tmp_path: Path) -> None:
+    rows = [{"text": "first"}, {"text": "second", "id": "1"}, {"text": "third", "id": 7}, {"text": "fourth"}]
+    file = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert [one.doc_id for one in read_file(file, "a")] == ["a#row-1", "a#1", "a#7", "a#4"]
+
+
 @pytest.mark.parametrize(
     "odd", ["<![foo", "<![] &#' x>", "<![CDATA[x]]>", "<![if !ie]>", "<!", "</", "<?php", "&#xD800;"]
 )

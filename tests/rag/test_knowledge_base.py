@@ -377,3 +377,22 @@ def test_embedding_elsewhere_that_was_killed_goes_on(tmp_path: Path) -> None:
         assert (report.unchanged, report.added) == (4, 2)
         assert two.fingerprint == one.fingerprint
         assert [hit.score for hit in two.search("storm 3", 6)] == [hit.score for hit in one.search("storm 3", 6)]
+
+
+def test_what_matches_nothing_is_told(empty: KnowledgeBase, docs: Path, tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    report = empty.add([docs, docs / "*.pdf", tmp_path / "bare", tmp_path / "none.md"])
+    assert report.added > 1
+    told = {Path(one.path).name: one.reason for one in report.skipped}
+    assert told["*.pdf"] == "no file matches"
+    assert told["bare"] == "no file of a kind that is read in it"
+    assert "No such file" in told["none.md"]
+
+
+def test_rows_that_share_an_id_are_unchanged_the_second_time(empty: KnowledgeBase, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(json.dumps({"id": "a", "text": f"Version {n} of the row."}) for n in (1, 2)), "utf-8")
+    first, second = empty.add(file), empty.add(file)
+    assert (first.added, first.chunks) == (1, 1)
+    assert (second.added, second.updated, second.unchanged, second.chunks) == (0, 0, 1, 0)
+    assert empty.texts() == ["Version 2 of the row."]

@@ -84,6 +84,8 @@ def test_knowledge_base(real):
         hit = http.post("/v1/kb/search", json={"query": "How heavy is the Heron lamp?"}).json()["hits"][0]
         assert hit["doc_id"] == "notes/heron.md"
         assert text[slice(*hit["span"])] == hit["text"]
+        both = [{"id": "good", "text": "A good one."}, {"id": "bad", "text": "   "}]
+        assert http.post("/v1/kb/documents", json={"documents": both}).status_code == 400
         assert http.get("/v1/kb").json()["documents"] == ["notes/heron.md"]
         assert http.delete("/v1/kb/documents/notes/heron.md").json()["deleted"]
         assert http.delete("/v1/kb/documents/notes/heron.md").json()["error"]["code"] == "document_not_found"

@@ -6,17 +6,21 @@ Knows no store and no file.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ..gated_llm.errors import GatedError
+from ..rag.audit_scores import DepthScore
 from ..rag.chunk import Chunk
-from ..rag.errors import IndexMismatchError
+from ..rag.errors import RagError
 from ..rag.store import Encoded
-from .errors import MissingExtra
+from .errors import MissingExtra, RouterError
+from .reading_ease import scorer
 from .settings import Settings
 
 try:
@@ -24,6 +28,8 @@ try:
     import ray.data
 except ImportError as error:
     raise MissingExtra("Ray Data", "ray") from error
+
+_EACH = 8  # rows that an actor is started for
 
 
 @contextmanager
@@ -47,7 +53,7 @@ class RayEncode:
     batch: int = 4096
 
     def __call__(self, work: Sequence[tuple[str, Sequence[Chunk]]], /) -> list[list[Encoded]]:
-        """Raises IndexMismatchError when a worker has another embedder."""
+        """Raises RagError when a worker has another embedder."""
         rows = [
             {"place": place, "title": title, "chunks": [asdict(chunk) for chunk in chunks]}
             for place, (title, chunks) in enumerate(work)
@@ -64,24 +70,41 @@ class RayEncode:
         return made
 
 
-class _Encoding:
-    def __init__(self, fingerprint: str) -> None:
-        from ..rag.embed import default_embedder
-        from ..rag.reading import default_reader
+class _Worker:
+    """Does `work` on rows. An error of ours is told as a row, since Ray would make one of its own of it."""
 
-        self._embed, self._reader = default_embedder(), default_reader()
-        if self._embed.fingerprint != fingerprint:
-            raise IndexMismatchError(
-                f"a Ray worker embeds with {self._embed.fingerprint}, this knowledge base with {fingerprint}: install "
-                "the same version of Shoal on every machine, or add without --ray"
-            )
+    nothing: Mapping[str, Any]
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        from ..rag.ingest import encode
+        try:
+            return {"place": row["place"], "wrong": "", **self.work(row)}
+        except (RagError, GatedError, RouterError) as error:
+            return {"place": row["place"], "wrong": str(error), **self.nothing}
 
-        made = encode(row["title"], [Chunk(**chunk) for chunk in row["chunks"]], self._embed, self._reader)
+    def work(self, row: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class _Encoding(_Worker):
+    nothing: Mapping[str, Any] = {"vectors": b"", "readings": []}
+
+    def __init__(self, fingerprint: str) -> None:
+        self._fingerprint = fingerprint
+
+    def work(self, row: dict[str, Any]) -> dict[str, Any]:
+        from ..rag.embed import default_embedder
+        from ..rag.ingest import encode
+        from ..rag.reading import default_reader
+
+        embed = default_embedder()
+        if embed.fingerprint != self._fingerprint:
+            raise RagError(
+                f"it embeds with {embed.fingerprint}, this knowledge base with {self._fingerprint}: install the same "
+                "version of Shoal on every machine, or leave out --ray"
+            )
+        made = encode(row["title"], [Chunk(**chunk) for chunk in row["chunks"]], embed, default_reader())
         vectors = np.stack([one.vector for one in made]).astype(np.float32).tobytes()
-        return {"place": row["place"], "vectors": vectors, "readings": [one.reading for one in made]}
+        return {"vectors": vectors, "readings": [one.reading for one in made]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,30 +126,36 @@ class RayScore:
             yield row["place"], row["scores"]
 
 
-class _Scoring:
+class _Scoring(_Worker):
+    nothing: Mapping[str, Any] = {"scores": []}
+
     def __init__(self, kind: str, settings: dict[str, Any]) -> None:
-        from .reading_ease import scorer
+        self._kind, self._settings = kind, settings
 
-        self._models = ExitStack()
-        self._score = self._models.enter_context(scorer(kind, Settings(**settings)))
+    @cached_property
+    def _score(self) -> DepthScore:
+        """Its model stays open as long as the worker's process."""
+        return ExitStack().enter_context(scorer(self._kind, Settings(**self._settings)))
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        return {"place": row["place"], "scores": [float(score) for score in self._score(row["texts"])]}
+    def work(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {"scores": [float(score) for score in self._score(row["texts"])]}
 
 
 def _mapped(rows: list[dict[str, Any]], worker: type, *given: Any) -> Iterator[dict[str, Any]]:
-    """The rows through actors of `worker`, one to a core, as they come. Raises what a worker raised."""
+    """What `worker` makes of the rows, as it comes; an actor to a core, where each has some to do.
+
+    Raises RagError with what a worker said.
+    """
     if not rows:
         return
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     cluster: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    actors = max(1, min(int(cluster.get("CPU", 1)), len(rows)))
-    blocks = min(len(rows), 4 * actors)
-    data = ray.data.from_items(rows, override_num_blocks=blocks).map(
+    actors = max(1, min(int(cluster.get("CPU", 1)), len(rows) // _EACH))
+    data = ray.data.from_items(rows, override_num_blocks=min(len(rows), 4 * actors)).map(
         worker, fn_constructor_args=given, compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors)
     )
-    try:
-        yield from data.iter_rows()
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause if isinstance(error.cause, Exception) else error from None
+    for row in data.iter_rows():
+        if row["wrong"]:
+            raise RagError(f"a Ray worker could not go on: {row['wrong']}")
+        yield row

@@ -1,4 +1,6 @@
-"""What an API replica makes of what model replicas tell; without Ray."""
+"""What an API replica makes of what model replicas tell, and what is said where there is no Ray; without Ray."""
+
+import sys
 
 import pytest
 
@@ -20,3 +22,14 @@ def test_the_health_of_all_replicas_is_weighed_by_their_tokens():
     assert idle["layers"]["layer_0"]["run_rate"] is None
     assert summed([]) == {"requests": 0, "tokens": 0, "layers": {}}
     assert summed([report(1, 3, 0.2, {})])["layers"]["layer_0"]["run_rate"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("words", [("kb", "add", "--ray", "."), ("kb", "audit", "--ray"), ("serve", "--ray")])
+def test_without_ray_the_extra_is_named(shoal, monkeypatch, words):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for name in ("shoal.router.ray_data", "shoal.router.service.ray_app"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    code, _, said = shoal(*words)
+    assert code != 0
+    assert "shoal[ray]" in said
+    assert "Traceback" not in said

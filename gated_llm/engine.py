@@ -6,6 +6,7 @@ is loaded. Knows no routing, retrieval or HTTP.
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from .constrain import Grammars
 from .draft import Draft
 from .errors import GatedError, PromptError
-from .gates import Thrift
+from .gates import Gates, Thrift
 from .gating import Policy, new_gating, run_mask
 from .health import LayerHealth
 from .policy import Budget, resolve_budget
@@ -40,7 +41,6 @@ class GatedLLM:
     """One loaded model. Thread-safe: requests are batched step by step, each with its own cache and sampler.
 
     `adapters`: names of what can be merged into its weights (`adapter=` of `stream`); each is loaded when first used.
-    `fingerprint` changes with weights, plan, thresholds and adapters.
     """
 
     holds_schema = True  # `schema=` of `stream`
@@ -56,17 +56,20 @@ class GatedLLM:
         prefix_bytes: int = _PREFIX_BYTES,
         adapters: Mapping[str, str] | None = None,
         adapt: Callable[[str], Served] | None = None,
+        regate: Callable[[str | None, str], Gates | None] | None = None,
     ) -> None:
         if not 0 <= quality < 1:
             raise GatedError(f"quality={quality!r}: give the share of likelihood that `auto` may lose, from 0 up to 1.")
         self.name, self.plan = name, served.plan
         self.total, self.min_depth = self.plan.total, self.plan.min_depth
         self.context = served.model.config.context
-        self.fingerprint = "-".join([served.fingerprint, served.gate_fingerprint, *(adapters or {}).values()])
+        self._known: dict[str | None, str] = {None: served.fingerprint}
+        self._known.update(adapters or {})
+        self._prints = self._known | {None: f"{served.fingerprint}-{served.gate_fingerprint}"}
         self.quality = quality
         self.tokenizer = tokenizer
         self.adapters = tuple(adapters or ())
-        self._adapt, self._loading = adapt, threading.Lock()
+        self._adapt, self._regate, self._loading = adapt, regate, threading.Lock()
         self._served: dict[str | None, Served] | None = {None: served}
         self.scheduler = Scheduler(most_bytes=kv_bytes)
         self.prefix = PrefixStore(prefix_bytes)
@@ -117,7 +120,13 @@ class GatedLLM:
             prefix_bytes=0 if edge else _PREFIX_BYTES,
             adapters=folder.adapters,
             adapt=folder.serve,
+            regate=folder.gates,
         )
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with weights, plan, thresholds, adapters, and gates that are swapped."""
+        return "-".join(self._prints.values())
 
     @property
     def model(self) -> "Model":
@@ -225,8 +234,34 @@ class GatedLLM:
             cancel=cancel,
             partition=f"{adapter or ''}\n{partition}",
             points=points_of(plan, budget.dropped) if trace else None,
+            gates=served.gates,
         )
         return self._run(request)
+
+    def swap_gates(self, gates: Gates | None, *, adapter: str | None = None) -> None:
+        """Answers that are asked for from now on are made with `gates`, None for none; those under way end with the
+        set they began with. Raises PlanError where the gates were trained for other weights.
+        """
+        served = self._with(adapter)
+        if gates is not None:
+            gates.check(self.total, served.model.config.hidden, served.fingerprint)
+        with self._loading:
+            if self._served is None:
+                raise GatedError("This model is closed: load it again.")
+            self._served[adapter] = served = replace(self._served[adapter], gates=gates)
+            self._prints[adapter] = f"{self._known[adapter]}-{served.gate_fingerprint}"
+
+    def reload_gates(self) -> tuple[str, ...]:
+        """Swaps in the gates that lie beside the model, where they are others than those in use; says whose: "" the
+        model's own, else an adapter's name. Raises PlanError where a file is damaged or of other weights.
+        """
+        changed = []
+        for adapter, served in list((self._served or {}).items()):
+            found = None if self._regate is None else self._regate(adapter, served.fingerprint)
+            if _print(found) != _print(served.gates):
+                self.swap_gates(found, adapter=adapter)
+                changed.append(adapter or "")
+        return tuple(changed)
 
     def set_threads(self, threads: int) -> None:
         """CPU threads of the whole process, from the next pass on; answers stay the same to the bit in the kernel."""
@@ -305,3 +340,7 @@ class GatedLLM:
                 self._health.add_trace(trace)
             else:
                 self._health.add(request.made, work.gating.runs)
+
+
+def _print(gates: Gates | None) -> str:
+    return "" if gates is None else gates.fingerprint

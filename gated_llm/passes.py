@@ -99,7 +99,9 @@ class Model(Protocol):
         ...
 
     def set_gates(self, gates: Gates) -> None:
-        """Takes the learned gates that `thrift` is for. Raises PlanError where their shape is another model's."""
+        """The learned gates that `thrift` is for from the next pass on; those it has already cost nothing. Raises
+        PlanError where their shape is another model's.
+        """
         ...
 
     def set_threads(self, threads: int) -> None: ...
@@ -184,6 +186,7 @@ class TorchModel:
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder, self.config = decoder, decoder.config
+        self._gates: Gates | None = None
         self.token_bytes = 2 * self.config.kv_heads * self.config.head_dim * decoder.dtype.itemsize
 
     def store(self, capacity: Sequence[int]) -> TorchStore:
@@ -204,8 +207,9 @@ class TorchModel:
         return Passed(logits=logits, states=None, branch_runs=_runs(gated))
 
     def set_gates(self, gates: Gates) -> None:
-        gates.check(self.config.layers, self.config.hidden, gates.model_fingerprint)
-        self.decoder.gates = TorchGates(gates, self.decoder.device)
+        if gates is not self._gates:
+            gates.check(self.config.layers, self.config.hidden, gates.model_fingerprint)
+            self.decoder.gates, self._gates = TorchGates(gates, self.decoder.device), gates
 
     def set_threads(self, threads: int) -> None:
         """torch's own setting is all there is."""
@@ -289,6 +293,7 @@ class KernelModel:
 
     def __init__(self, reader: Decoder | None, kernel: NativeDecoder) -> None:
         self.reader, self.kernel, self.config = reader, kernel, kernel.config
+        self._gates: Gates | None = None
         self.token_bytes = kernel.new_kv(0).bytes_per_token
 
     @classmethod
@@ -358,9 +363,12 @@ class KernelModel:
         return passed
 
     def set_gates(self, gates: Gates) -> None:
+        if gates is self._gates:
+            return
         self.kernel.set_gates(gates)
         if self.reader is not None:
             self.reader.gates = TorchGates(gates, self.reader.device)
+        self._gates = gates
 
     def set_threads(self, threads: int) -> None:
         self.kernel.set_threads(threads)

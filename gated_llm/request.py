@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .constrain import Constraint
-from .gates import Thrift
+from .gates import Gates, Thrift
 from .gating import Gating
 from .prefix import PrefixStore, blocks
 from .report import Chunk, DepthReport, Usage
@@ -57,7 +57,8 @@ class Work:
     """What a request is made from. `gated_prompt`: the mask that the prompt is read with, None for all branches; with
     `prompt_thrift` gates leave out more of it. `attention_share` of a layer's cost.
 
-    `points`: what a trace tells of the plan; None where no trace is kept.
+    `points`: what a trace tells of the plan; None where no trace is kept. `gates`: the set for every pass,
+    whatever set later requests get.
     """
 
     model: "Model"
@@ -80,6 +81,7 @@ class Work:
     partition: str = ""
     points: Points | None = None
     prompt_thrift: Thrift | None = None
+    gates: Gates | None = None
 
 
 class Request:

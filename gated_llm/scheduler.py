@@ -158,12 +158,15 @@ class Scheduler:
         return batch
 
     def _step(self, batch: list[Request]) -> None:
-        by_model: dict[int, list[Request]] = {}
+        groups: dict[tuple[int, int], list[Request]] = {}  # of one model and one set of gates
         for request in batch:
-            by_model.setdefault(id(request.work.model), []).append(request)
-        for group in by_model.values():
+            groups.setdefault((id(request.work.model), id(request.work.gates)), []).append(request)
+        for group in groups.values():
+            model, gates = group[0].work.model, group[0].work.gates
             try:
-                passed = group[0].work.model.run([request.stretch(_DRAFT_ROWS // len(batch) - 1) for request in group])
+                if gates is not None:
+                    model.set_gates(gates)
+                passed = model.run([request.stretch(_DRAFT_ROWS // len(batch) - 1) for request in group])
             except Exception as error:
                 for request in group:
                     request.fail(error)

@@ -42,10 +42,6 @@ class Served:
     rules: Rules | None = None
     gates: Gates | None = None
 
-    def __post_init__(self) -> None:
-        if self.gates is not None:
-            self.model.set_gates(self.gates)
-
     @property
     def gate_fingerprint(self) -> str:
         """Changes with the plan, the thresholds and the learned gates."""
@@ -62,13 +58,19 @@ class Folder:
 
     @property
     def adapters(self) -> dict[str, str]:
-        """Fingerprints of the adapters that there are for this model, by name; the folder's own come first."""
+        """Fingerprints of the adapters that there are for this model, with their gates, by name; the folder's own come
+        first.
+        """
         head, tail, own = f"{self.path.name}.", ".safetensors", ".adapter.safetensors"
         found = {path.name.removeprefix(head).removesuffix(tail): path for path in ASSETS.glob(f"{head}*{tail}")}
         for other in [name for name in found if name.split(".")[-1] in ("draft", "gates")]:
             found.pop(other)
         found |= {path.name.removesuffix(own): path for path in self.path.glob(f"*{own}")}
-        return {name: hashlib.sha256(found[name].read_bytes()).hexdigest()[:8] for name in sorted(found)}
+        return {
+            name: hashlib.sha256(b"".join(p.read_bytes() for p in parts if p.exists())).hexdigest()[:8]
+            for name in sorted(found)
+            for parts in [(found[name], gates_file(self.path, name))]
+        }
 
     def serve(self, adapter: str | None = None) -> Served:
         """Reads the weights, with an adapter merged into them where one is named. Raises WeightsError, PlanError."""
@@ -87,12 +89,16 @@ class Folder:
             plan=plan,
             fingerprint=known,
             rules=find_rules(self.path, self.config, known),
-            gates=find_gates(self.path, self.config, known, adapter),
+            gates=self.gates(adapter, known),
             draft=TrainedDraft.load(self.path / "draft.safetensors", weights["model.embed_tokens.weight"], known),
         )
         del weights
         _give_back()
         return made
+
+    def gates(self, adapter: str | None, model_fingerprint: str) -> Gates | None:
+        """The learned gates that there are now. Raises PlanError."""
+        return find_gates(self.path, self.config, model_fingerprint, adapter)
 
     def _place(self, weights: "Mapping[str, Tensor]", *, merged: bool) -> "Model":
         """The model in memory: on a GPU by torch, on a CPU by the native kernel where there is one for it.
@@ -142,19 +148,25 @@ def find_rules(folder: Path, config: DecoderConfig, model_fingerprint: str) -> R
     return shipped if shipped is not None and shipped.model_fingerprint == model_fingerprint else None
 
 
-def find_gates(folder: Path, config: DecoderConfig, model_fingerprint: str, adapter: str | None = None) -> Gates | None:
-    """Learned gates in the model's folder, else those that ship for this very model, else none; those of an adapter
-    lie beside it, as `NAME.gates.safetensors`. Raises PlanError.
+def gates_file(folder: Path, adapter: str | None = None) -> Path:
+    """Where learned gates are read from: the model's folder, `NAME.gates.safetensors` for those of an adapter, else
+    what ships under the model's name. There need be none.
     """
     name = "gates.safetensors" if adapter is None else f"{adapter}.gates.safetensors"
-    if (path := folder / name).exists():
-        gates = Gates.read(path)
-        gates.check(config.layers, config.hidden, model_fingerprint, path)
-        return gates
-    if not (path := ASSETS / f"{folder.name}.{name}").exists():
+    own = folder / name
+    return own if own.exists() else ASSETS / f"{folder.name}.{name}"
+
+
+def find_gates(folder: Path, config: DecoderConfig, model_fingerprint: str, adapter: str | None = None) -> Gates | None:
+    """Learned gates in the model's folder, else those that ship for this very model, else none. Raises PlanError."""
+    path = gates_file(folder, adapter)
+    if not path.exists():
         return None
     gates = Gates.read(path)
-    return gates if gates.model_fingerprint == model_fingerprint else None
+    if path.parent == ASSETS and gates.model_fingerprint != model_fingerprint:
+        return None
+    gates.check(config.layers, config.hidden, model_fingerprint, path)
+    return gates
 
 
 def _give_back() -> None:

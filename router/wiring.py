@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..cache import DepthCache, Guards, same_question
@@ -72,9 +73,10 @@ def build_router(
     )
 
 
-def open_traces(settings: Settings) -> TraceStore:
-    """The trace store; its file is opened, or made, when it is first used."""
-    return TraceStore(settings.trace_path, max_age_s=settings.trace_days * 86_400, max_bytes=settings.trace_max_bytes)
+def open_traces(settings: Settings, path: Path | None = None) -> TraceStore:
+    """The trace store, or another in `path`; its file is opened, or made, when it is first used."""
+    path = path or settings.trace_path
+    return TraceStore(path, max_age_s=settings.trace_days * 86_400, max_bytes=settings.trace_max_bytes)
 
 
 def build_decider(settings: Settings) -> CognitiveRouter:

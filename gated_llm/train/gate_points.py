@@ -25,7 +25,7 @@ _KINDS = {"own_chats": "chat", "text": "scoring"}  # of packs' sources; all othe
 
 
 @dataclass(slots=True)
-class _Heard(Choice):
+class Heard(Choice):
     """A chooser that keeps every alpha."""
 
     heard: list[NDArray[np.float32]] = field(default_factory=list)
@@ -59,7 +59,7 @@ def measured(
     points, alphas = [], {}
     for thrift in thrifts:
         choices = [
-            _Heard(policy="gates", plan=plan, base=run_mask(plan, []), thrift=Thrift(value=thrift)) for _ in samples
+            Heard(policy="gates", plan=plan, base=run_mask(plan, []), thrift=Thrift(value=thrift)) for _ in samples
         ]
         run = cohort.replay(lambda i, choices=choices: choices[i])  # type: ignore[misc]
         lost = run.nll - cohort.nll

@@ -1,5 +1,6 @@
 """`shoal gates`: which branches of a model may be left out."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -9,12 +10,15 @@ from rich.table import Table
 from ...gated_llm.policy import Branch
 from ..settings import Settings, load_settings
 from .ask import Json, Model
+from .feedback import recalibrate, rollback, versions
 from .output import note, out, print_json
 
 gates = typer.Typer(help="Depth plans: which branches may be left out.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
+    for command in (recalibrate, rollback, versions):
+        gates.command()(command)
     app.add_typer(gates, name="gates")
 
 
@@ -94,23 +98,18 @@ def calibrate(
     print_json(files | size | reached | {"warnings": (plan.about or {})["warnings"]})
 
 
-def _marks(settings: Settings) -> dict[Branch, float]:
+def _marks(settings: Settings) -> Mapping[Branch, float]:
     """Branches that stand out in the kept traces of answers with a thumbs-down; says which."""
     from ...gated_llm.marks import marks_of
     from ..wiring import open_traces
 
     store = open_traces(settings)
     try:
-        disliked = list(store.depths(disliked=True))
-        found = marks_of(disliked, store.depths(disliked=False))
+        found = marks_of(store.answers())
     finally:
         store.close()
-    if not disliked:
-        note("no kept answer has a thumbs-down: nothing is marked")
-        return {}
-    named = ", ".join(f"{kind} {layer} ({share:.0%})" for (kind, layer), share in sorted(found.items()))
-    note(f"marked by thumbs-down: {named or 'no branch stands out'}")
-    return found
+    note(f"marked by thumbs-down: {found}" if found.branches else f"nothing is marked: {found.why}")
+    return found.branches
 
 
 def _check_signals(folder: Path, prompts: list[str]) -> None:
@@ -166,12 +165,14 @@ def train(
 ) -> None:
     """Train an adapter, learned gates or both, as the recipe says, and keep them beside the model.
 
-    Says what it will take before it starts. Give either --config or --lora.
+    Says what it will take before it starts. Give either --config or --lora. Gates that were there stay as a version.
     """
     from dataclasses import replace
 
+    from ...gated_llm.gates import Gates
     from ...gated_llm.train.adapter import train_adapter
     from ...gated_llm.train.recipe import Recipe, Source
+    from ...gated_llm.versions import Versions
     from ...gated_llm.weights import locate
 
     if (config is None) == (lora is None):
@@ -189,7 +190,10 @@ def train(
     for kind, path in (("adapter", made.adapter), ("gates", made.gates)):
         if path is not None:
             to = folder / (f"{kind}.safetensors" if made.adapter is None else f"{name}.{kind}.safetensors")
-            to.write_bytes(path.read_bytes())
+            if kind == "gates":
+                Versions(to).adopt(Gates.read(path), reason="trained", figures={})
+            else:
+                to.write_bytes(path.read_bytes())
             kept[kind] = str(to)
             note(f"{to}, {to.stat().st_size / 1e6:.2f} MB")
     if json:

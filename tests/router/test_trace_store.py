@@ -218,10 +218,10 @@ def test_thumbs_are_noted_beside_the_record_and_go_with_it(store: TraceStore, cl
     store.judge("b", tenant="default", up=True)  # the last word counts
     store.judge("c", tenant="other", up=False)  # not theirs
     store.judge("nothing", tenant="default", up=False)
-    assert (len(list(store.depths(disliked=True))), len(list(store.depths(disliked=False)))) == (1, 2)
+    assert sorted(answer.disliked for answer in store.answers()) == [False, False, True]
     clock.now += 1000
     store.prune()
-    assert list(store.depths(disliked=True)) == list(store.depths(disliked=False)) == []
+    assert list(store.answers()) == []
     assert store._run("SELECT count(*) FROM thumbs", ()) == [(0,)]
 
 
@@ -231,5 +231,6 @@ def test_a_thumb_reaches_the_record_of_its_answer(planned: ScriptedModel, store:
     assert not router.feedback(first.trace.id, up=False, tenant="other")
     assert router.feedback(first.trace.id, up=False)
     assert router.feedback(second.trace.id, up=True)
-    assert (len(list(store.depths(disliked=True))), len(list(store.depths(disliked=False)))) == (1, 1)
+    assert [answer.disliked for answer in store.answers()] == [False, True]
+    assert len({answer.prompt for answer in store.answers()}) == 2
     assert CognitiveRouter(llm=planned).feedback(first.trace.id, up=False) is False

@@ -165,7 +165,8 @@ def _heat(report: UsageReport) -> str:
         rows.append(f'<tr><th scope="row">{shown(name)}</th>{row}<td>{sum(cells)}</td></tr>')
     return (
         "<p>Requests by the deepest token of their answer, in layers; a stronger colour is more of the row.</p>\n"
-        f'<div class="wide" tabindex="0"><table class="heat"><thead><tr><td></td>{heads}<th scope="col">all</th></tr></thead>'
+        '<div class="wide" tabindex="0"><table class="heat">'
+        f'<thead><tr><td></td>{heads}<th scope="col">all</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 

@@ -26,6 +26,10 @@ _SCRIPT = (
 )
 _CHUNK = 32  # tokens of one table, so that tables stand side by side where there is room
 _KEY = {"r": "ran", "a": "attention only", "m": "MLP only", "o": "skipped", "f": "safety, always runs"}
+_DROPPED = {
+    "score": "fits the question too little", "depth": "too hard to read", "duplicate": "says the same as another",
+    "budget": "no room left",
+}  # fmt: skip
 _MARKS = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
@@ -37,11 +41,9 @@ def page(record: Record) -> str:
     parts = [_facts(record)]
     if tokens is not None and tokens.tokens:
         parts += [_answer(tokens), _map(tokens), _reasons(tokens)]
-    parts += [
-        _layers(record.trace["depth"]),
-        _passages(record.trace.get("passages", {})),
-        _steps(record.trace["steps"]),
-    ]
+    else:
+        parts.append(_layers(record.trace["depth"]))
+    parts += [_passages(record.trace.get("passages", {})), _steps(record.trace["steps"])]
     note = f"record form 1; plan {shown(record.trace['depth'].get('gate_fingerprint', '')) or 'none'}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
@@ -96,6 +98,7 @@ def _answer(trace: DepthTrace) -> str:
         for token in trace.tokens
         if token.token
     )
+    spans = spans or '<span class="note">The model answered with nothing.</span>'
     return f'<h2>The answer, each token by its depth</h2><div class="answer">{spans}</div>'
 
 
@@ -169,20 +172,40 @@ def _layers(depth: Mapping[str, Any]) -> str:
 
 
 def _passages(passages: Mapping[str, Any]) -> str:
+    found = [(kind, p) for kind in ("kept", "dropped") for p in passages.get(kind, ())]
+    if not found:
+        return ""
     rows = [
-        (kind, p["doc_id"], "-".join(map(str, p["span"])), f"{p['score']:.3g}", p.get("reason", ""), p.get("text", ""))
-        for kind in ("kept", "dropped")
-        for p in passages.get(kind, ())
-    ]
-    return "<h2>Passages</h2>" + _table(("", "Document", "Span", "Score", "Why", "Text"), rows) if rows else ""
+        (kind, p["doc_id"], "-".join(map(str, p["span"])), f"{p['score']:.3g}",
+         _DROPPED.get(p.get("reason", ""), p.get("reason", "")))
+        for kind, p in found
+    ]  # fmt: skip
+    heads = ["", "Document", "Characters", "Score", "Why"]
+    if not any("text" in p for _, p in found):
+        return "<h2>Passages</h2>" + _table(heads, rows)
+    texts = [p.get("text", "") for _, p in found]
+    whole = [(*row, text) for row, text in zip(rows, texts, strict=True)]
+    return "<h2>Passages</h2>" + _table([*heads, "Text"], whole)
 
 
 def _steps(steps: Iterable[Mapping[str, Any]]) -> str:
-    rows = [(s["name"], f"{s['ms']:.1f}", json.dumps(s["detail"], ensure_ascii=False)) for s in steps]
+    rows = [(s["name"], f"{s['ms']:.1f}", _told(s["detail"])) for s in steps]
     return "<h2>Steps</h2>" + _table(("Step", "ms", "Found"), rows)
+
+
+def _told(detail: Mapping[str, Any]) -> str:
+    """What a step found, name by name; the reasons of a decision stand at the top of the page."""
+    words = {True: "yes", False: "no", None: "none"}
+    plain = {
+        name: words[value] if value is None or isinstance(value, bool) else
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in detail.items() if name != "reasons"
+    }  # fmt: skip
+    return " · ".join(f"{name.replace('_', ' ')} {value}" for name, value in plain.items())
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     head = "".join(f'<th scope="col">{shown(name)}</th>' for name in heads)
     body = "".join("<tr>" + "".join(f"<td>{shown(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide" tabindex="0"><table class="rows"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = f'<table class="rows"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="wide" tabindex="0">{table}</div>'

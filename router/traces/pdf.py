@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import MissingExtra, RouterError
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_WAIT_S = 120.0
+_WAIT_S = 300.0  # a long trace on a busy machine
 
 
 def write_pdf(page: str, target: Path) -> None:

@@ -1,4 +1,5 @@
-"""`make bench`: runs every benchmark whose data are there, then rewrites docs/benchmarks.md from benchmarks/results/.
+"""`make bench`: runs every benchmark whose data are there, then rewrites docs/benchmarks.md and the pictures of
+measurements in docs/pictures/ from benchmarks/results/.
 
 `python -m benchmarks [NAME ...]` runs the named ones, `--render` none. A benchmark is a module of this folder with a
 `main` guard: it prints its table and writes JSON to benchmarks/out/. What is worth keeping is copied to
@@ -18,6 +19,7 @@ HERE = Path(__file__).parent
 DATA = Path(os.environ.get("SHOAL_DATA", HERE.parents[1] / "shared" / "data"))
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 ORIGIN = ("command", "machine", "threads", "seed", "date", "commit", "versions", "data")
+HIDDEN = {*ORIGIN, "title", "note", "name", "drawn"}  # `drawn` is for pictures
 INTRO = """# Benchmarks
 
 What the scripts in `benchmarks/` printed. `make bench` runs them again; `python -m benchmarks --render` rewrites this
@@ -49,7 +51,7 @@ def _section(name: str, result: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {result.get('title', name.replace('_', ' '))}\n"
     if "note" in result:
         yield f"{result['note']}\n"
-    yield from _tables({key: value for key, value in result.items() if key not in {*ORIGIN, "title", "note", "name"}})
+    yield from _tables({key: value for key, value in result.items() if key not in HIDDEN})
     origin = [f"{key}: {_cell(result[key])}" for key in ORIGIN if result.get(key) not in (None, "")]
     if origin:
         yield f"*{'; '.join(origin)}*\n"
@@ -106,6 +108,10 @@ def main(arguments: Sequence[str]) -> int:
     failed = 0 if "--render" in arguments else run(arguments)
     results = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (HERE / "results").glob("*.json")}
     PAGE.write_text(render(results), encoding="utf-8")
+    from benchmarks._pictures import draw
+
+    pictures = draw(results)
+    print(f"pictures: {', '.join(pictures) or 'none, they need the extra plots'}")
     print(f"\n{PAGE.relative_to(HERE.parent)}: {len(results)} results; benchmarks that failed: {failed}")
     return 1 if failed else 0
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -106,6 +107,18 @@ def quality(folder: Path, plan: Plan, ids: list[int]) -> list[dict[str, float]]:
     return rows
 
 
+def branches(plan: Plan) -> list[dict[str, Any]]:
+    """Per budget, the branches that the plan runs: a digit per layer, 1 where it runs."""
+    masks = {depth: plan.mask(plan.point_for(depth)) for depth in DEPTHS}
+    return [
+        {
+            "depth": plan.depth_at(plan.point_for(depth)),
+            **{kind: "".join(str(int(pair[i])) for pair in mask) for i, kind in enumerate(("attention", "mlp"))},
+        }
+        for depth, mask in masks.items()
+    ]
+
+
 def main() -> None:
     folder = locate(DEFAULT_MODEL)
     with GatedLLM.load(folder) as llm:
@@ -154,6 +167,7 @@ def main() -> None:
             f"may lose: here {first:.1%} of likelihood.",
             "depths": rows,
             "auto": auto,
+            "drawn": {"ran": branches(plan)},
             "versions": {"torch": version("torch")},
             "data": "wikitext2/valid.txt",
         },

@@ -26,7 +26,7 @@ from shoal.router.features import CHEAP, read
 from shoal.router.train.data import ROUTES, Table, collect, tabulate
 from shoal.router.train.faq_fit import Remembering, ask, faqs, groups_of, measure
 from shoal.router.train.fit import fit, softmax
-from shoal.router.train.report import macro_f1, route_metrics
+from shoal.router.train.report import confusion, macro_f1, reliability, route_metrics
 from shoal.router.train.sources import SOURCES, clinc_oos
 
 UNSEEN = (
@@ -183,6 +183,13 @@ def routes(classifier: Classifier, tables: dict[str, Table]) -> dict[str, Any]:
         "F1 per route": each,
         "calibration and abstention": calibration,
         "accuracy by source": by_source,
+        "drawn": {
+            "reliability": reliability(p.max(axis=1), guesses["classifier"] == test.route),
+            "confusion": {
+                "routes": [route.value for route in ROUTES],
+                "counts": confusion(test.route, guesses["classifier"]),
+            },
+        },
     }
 
 

@@ -23,6 +23,16 @@ def test_the_benchmark_page_is_what_the_committed_results_render_to() -> None:
     assert (ROOT / "docs" / "benchmarks.md").read_text("utf-8") == bench["render"](results)
 
 
+def test_every_picture_of_a_measurement_is_drawn_from_the_committed_results(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pictures = runpy.run_path(str(ROOT / "benchmarks" / "_pictures.py"))
+    results = {path.stem: json.loads(path.read_text("utf-8")) for path in (ROOT / "benchmarks/results").glob("*.json")}
+    assert pictures["draw"](results, tmp_path) == [f"{name}.png" for name in pictures["PICTURES"]]
+    for name in tmp_path.iterdir():
+        assert (ROOT / "docs" / "pictures" / name.name).exists()
+        assert name.stat().st_size > 10_000
+
+
 def test_the_benchmark_page_shows_rows_figures_and_where_they_come_from() -> None:
     bench = runpy.run_path(str(ROOT / "benchmarks" / "__main__.py"))
     result = {"title": "Guards", "machine": "2 cores", "seed": 0, "recall": 0.98765, "rows": [{"a": 1, "b": "x|y"}]}

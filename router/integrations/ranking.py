@@ -10,6 +10,7 @@ from ...rag import Hit, KnowledgeBase
 from ...rag.embed import Embedder
 from ...rag.knowledge_base import MIN_SCORE, DepthProbe
 from ...rag.rerank import Reranker
+from ..errors import InvalidRequest
 
 
 class Ranker:
@@ -31,7 +32,12 @@ class Ranker:
     def __call__(
         self, question: str, texts: Sequence[str], *, top_n: int, min_score: float = MIN_SCORE
     ) -> list[tuple[int, Hit]]:
-        """At most `top_n` pairs of place in `texts` and its best hit. Below `min_score` only the very best stays."""
+        """At most `top_n` pairs of place in `texts` and its best hit. Below `min_score` only the very best stays.
+
+        Raises `InvalidRequest` where there are texts and no question to score them for.
+        """
+        if texts and not (isinstance(question, str) and question.strip()):
+            raise InvalidRequest("passages are scored for a question: give one that is not blank", "query")
         if not any(text.strip() for text in texts):
             return []
         with (

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, message_to_dict, messages_from_di
 from langchain_core.outputs import ChatGeneration, Generation
 
 from ....cache import DepthCache
+from ...errors import InvalidRequest
 
 _TAG = "langchain"
 _UNFINISHED = frozenset({"length", "max_tokens", "cancelled", "content_filter", "error"})
@@ -24,6 +25,8 @@ class ShoalCache(BaseCache):
     """`set_llm_cache(ShoalCache(DepthCache(redis_url=...)))`. Cut-off and refused answers are not stored (C5)."""
 
     def __init__(self, cache: DepthCache, *, tenant: str = "default") -> None:
+        if not isinstance(cache, DepthCache):
+            raise InvalidRequest(f"cache must be a DepthCache, not {type(cache).__name__}", "cache")
         self.cache, self.tenant = cache, tenant
 
     def lookup(self, prompt: str, llm_string: str) -> Sequence[Generation] | None:
@@ -53,7 +56,8 @@ class ShoalCache(BaseCache):
 
     def _record(self, prompt: str, llm_string: str, generations: Sequence[Generation]) -> dict[str, Any] | None:
         details = [_details(generation) for generation in generations]
-        if any(d.get("finish_reason") in _UNFINISHED for d in details) or (text := _encode(generations)) is None:
+        unfinished = any(detail.get("finish_reason") in _UNFINISHED for detail in details)
+        if not generations or unfinished or (text := _encode(generations)) is None:
             return None
         depth = max((d["depth"]["max"] for d in details if isinstance(d.get("depth"), dict)), default=0.0)
         key = self._key(prompt, llm_string)

@@ -25,7 +25,7 @@ from pydantic import ConfigDict, Field, model_validator
 from ...decision import Answer, CacheControl
 from ...errors import InvalidRequest
 from ...pipeline import CognitiveRouter
-from ..loading import FIELDS, ask_fields, astreamed, router_for, streamed
+from ..loading import FIELDS, ask_fields, astreamed, checked, router_for, streamed, wrapped
 from .messages import cached_chunk, to_chunk, to_generation, to_prompt
 
 _REMOTE_ONLY = ("api_key", "base_url", "max_retries", "timeout")  # standard arguments without use for a local model
@@ -63,8 +63,8 @@ class ChatShoal(BaseChatModel):
 
     @model_validator(mode="after")
     def _wrap_llm(self) -> Self:
-        if self.llm is not None and self.router is None:
-            self.router = CognitiveRouter(llm=self.llm)
+        self.router = wrapped(self.router, self.llm, self.model, named="model" in self.model_fields_set)
+        self.llm = None  # in the router now
         if self.router is not None:
             self.model = self.router.model_name
         return self
@@ -107,7 +107,7 @@ class ChatShoal(BaseChatModel):
         for own in ("stream", "ls_structured_output_format"):  # langchain-core's own
             kwargs.pop(own, None)
         held = {"schema": schema} if (schema := kwargs.pop("schema", None)) is not None else {}
-        if kwargs.get("tools"):
+        if kwargs.pop("tools", None):
             raise NotImplementedError(_NO_TOOLS)
         if "answer_profile" in kwargs:
             kwargs["profile"] = kwargs.pop("answer_profile")
@@ -201,8 +201,11 @@ class ChatShoal(BaseChatModel):
 
         `include_raw` gives `raw`, `parsed` and `parsing_error`, as when `max_tokens` cut the answer off.
 
-        LangChain's `method` and `strict` make no difference. Raises `ValueError` for what is no schema.
+        LangChain's `method` and `strict` make no difference. Raises `ValueError` for what is no schema,
+        `InvalidRequest` for arguments nobody knows.
         """
+        if unknown := sorted(set(kwargs) - {"method", "strict"}):
+            raise InvalidRequest(f"unknown argument {', '.join(unknown)}; known are method, strict", unknown[0])
         form = convert_to_json_schema(schema)
         parser: Runnable[Any, Any] = JsonOutputParser()
         if isinstance(schema, type) and is_basemodel_subclass(schema):
@@ -229,4 +232,4 @@ _NO_TOOLS = (
 
 def as_runnable(router: CognitiveRouter, **fields: Any) -> ChatShoal:
     """The whole router as a Runnable: text, messages or a prompt value in, `AIMessage` with the trace out."""
-    return ChatShoal(router=router, max_depth=fields.pop("max_depth", None), **fields)
+    return ChatShoal(router=checked(router), max_depth=fields.pop("max_depth", None), **fields)

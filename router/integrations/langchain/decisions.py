@@ -5,16 +5,16 @@ thinking. What it cannot answer honestly it refuses.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from langchain_core.decisions import BaseDecisionModel, Choice, ClassifierResponse, Question, Score, State
 from langchain_core.messages import BaseMessage
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from ...decision import Decision
 from ...errors import InvalidRequest
 from ...pipeline import CognitiveRouter
-from ..loading import choose
+from ..loading import choose, routes_of
 from .messages import to_prompt
 
 
@@ -25,11 +25,16 @@ class RouterDecisions(BaseDecisionModel):
     (levels ordered likewise). Raises `InvalidRequest` for `Noul` and `Box` questions and for states without text.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     model: str = "shoal-router"
     router: CognitiveRouter = Field(exclude=True, repr=False)
     labels: dict[str, str] | None = None
+
+    @model_validator(mode="after")
+    def _known_routes(self) -> Self:
+        routes_of(self.labels)
+        return self
 
     @property
     def _provider(self) -> str:

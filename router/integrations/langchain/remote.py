@@ -71,6 +71,11 @@ class RemoteLLM:
     def __init__(
         self, chat_model: BaseChatModel, *, total: int = 30, context: int = 8192, streaming: bool = True
     ) -> None:
+        if not isinstance(chat_model, BaseChatModel):
+            raise InvalidRequest(f"a LangChain chat model is needed, not {type(chat_model).__name__}", "chat_model")
+        for name, value in (("total", total), ("context", context)):
+            if value < 1:
+                raise InvalidRequest(f"{name} must be at least 1, not {value}", name)
         self._chat, self.total, self.context, self._streaming = chat_model, total, context, streaming
         known = chat_model._get_ls_params()
         self.name = f"{known.get('ls_provider', 'remote')}:{known.get('ls_model_name', 'unknown')}"

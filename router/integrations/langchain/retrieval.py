@@ -3,9 +3,10 @@
 Scores are kept: `metadata["score"]` is relevance in 0..1, `metadata["depth_score"]` how easily the model reads it (A3).
 """
 
+import asyncio
 from collections.abc import Sequence
 
-from langchain_core.callbacks import CallbackManagerForRetrieverRun, Callbacks
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun, Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
@@ -14,11 +15,14 @@ from pydantic import ConfigDict, Field
 from ....rag import Hit, KnowledgeBase
 from ....rag.embed import Embedder, default_embedder
 from ....rag.knowledge_base import MIN_SCORE
+from ...errors import InvalidRequest
 from ..ranking import Ranker
 
 
 class KnowledgeBaseRetriever(BaseRetriever):
     """`KnowledgeBaseRetriever(kb=KnowledgeBase.open("./kb"), k=4)`; `k` may also be given per call."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     kb: KnowledgeBase = Field(exclude=True, repr=False)
     k: int = Field(default=4, ge=1)
@@ -26,7 +30,12 @@ class KnowledgeBaseRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        return [_document(hit) for hit in self.kb.search(query, k=k or self.k)]
+        return [_document(hit) for hit in self.kb.search(query, k=self.k if k is None else k)]
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[Document]:
+        return await asyncio.to_thread(self._get_relevant_documents, query, run_manager=run_manager.get_sync(), k=k)
 
 
 def _document(hit: Hit) -> Document:
@@ -39,7 +48,9 @@ class ShoalEmbeddings(Embeddings):
     """`ShoalEmbeddings()`: the bundled bilingual encoder (512 dimensions), or any other Shoal embedder."""
 
     def __init__(self, embed: Embedder | None = None) -> None:
-        self.embed = embed or default_embedder()
+        self.embed = default_embedder() if embed is None else embed
+        if not isinstance(self.embed, Embedder):
+            raise InvalidRequest(f"embed must be an Embedder, not {type(embed).__name__}", "embed")
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         vectors: list[list[float]] = self.embed(texts).tolist()
@@ -52,10 +63,11 @@ class ShoalEmbeddings(Embeddings):
 class DepthCompressor(BaseDocumentCompressor):
     """`DepthCompressor(top_n=4)`: the documents that help most, best first, with `score` and `depth_score` kept.
 
-    The best document always stays, whatever its score. The documents given are not changed.
+    The best document always stays, whatever its score. The documents given are not changed; a `score` of their own is
+    replaced in what comes back. Raises `InvalidRequest` for a blank query.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     ranker: Ranker = Field(default_factory=Ranker, exclude=True, repr=False)
     top_n: int = Field(default=4, ge=1)

@@ -4,6 +4,7 @@ All thinking happens in the router; this file translates.
 """
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any, Self
 
 from llama_index.core.base.llms.types import (
@@ -16,13 +17,13 @@ from llama_index.core.base.llms.types import (
     CompletionResponseGen,
     LLMMetadata,
 )
-from llama_index.core.bridge.pydantic import Field, model_validator
+from llama_index.core.bridge.pydantic import ConfigDict, Field, model_validator
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.custom import CustomLLM
 
 from ...decision import CacheControl
 from ...pipeline import CognitiveRouter
-from ..loading import FIELDS, ask_fields, astreamed, router_for, streamed
+from ..loading import FIELDS, ask_fields, astreamed, router_for, streamed, wrapped
 from .messages import chat, completion, to_prompt
 
 Prompt = str | list[dict[str, str]]
@@ -34,6 +35,8 @@ class ShoalLLM(CustomLLM):
     Every field from `max_depth` on may also be given per call. `response.raw` carries `depth` and `trace`.
     The model loads on first use. Raises what the router raises, and `InvalidRequest` on arguments nobody knows.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     model: str = "smollm2-135m"
     llm: Any = Field(default=None, exclude=True, repr=False)
@@ -48,13 +51,24 @@ class ShoalLLM(CustomLLM):
     profile: str | None = None
     cache_control: CacheControl | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_class_name(cls, values: Any) -> Any:
+        """What `model_dump` adds."""
+        return {k: v for k, v in values.items() if k != "class_name"} if isinstance(values, dict) else values
+
     @model_validator(mode="after")
     def _wrap_llm(self) -> Self:
-        if self.llm is not None and self.router is None:
-            self.router = CognitiveRouter(llm=self.llm)
+        self.router = wrapped(self.router, self.llm, self.model, named="model" in self.model_fields_set)
+        self.llm = None  # in the router now
         if self.router is not None:
             self.model = self.router.model_name
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.router is not None:  # LlamaIndex would leave it out, of this object too
+            raise TypeError("a ShoalLLM around your own router cannot be pickled: pickle ShoalLLM(model=...)")
+        return super().__getstate__()
 
     @classmethod
     def class_name(cls) -> str:
@@ -128,4 +142,9 @@ class ShoalLLM(CustomLLM):
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
-        return (chat(response) async for response in self._astream(to_prompt(messages), kwargs))
+        return self._astream_chat(to_prompt(messages), kwargs)
+
+    async def _astream_chat(self, prompt: Prompt, given: dict[str, Any]) -> ChatResponseAsyncGen:
+        async with aclosing(self._astream(prompt, given)) as responses:
+            async for response in responses:
+                yield chat(response)

@@ -24,7 +24,7 @@ from llama_index.core.types import TokenAsyncGen, TokenGen
 
 from ...decision import Answer, Decision
 from ...pipeline import CognitiveRouter
-from ..loading import ask_fields, astreamed, choose, streamed
+from ..loading import ask_fields, astreamed, checked, choose, routes_of, streamed
 from .messages import metadata_of
 from .retrieval import node_of
 
@@ -45,7 +45,7 @@ class ShoalQueryEngine(BaseQueryEngine):
         **fields: Any,
     ) -> None:
         super().__init__(callback_manager)
-        self.router, self._streaming, self._fields = router, streaming, ask_fields(fields)
+        self.router, self._streaming, self._fields = checked(router), streaming, ask_fields(fields)
 
     def _get_prompt_modules(self) -> dict[str, Any]:
         return {}
@@ -89,11 +89,12 @@ class RouterSelector(BaseSelector):
     """Picks one engine of a `RouterQueryEngine` by the router's decision, without a call to any model.
 
     `tools` maps routes to tool names (`{"faq": "faq", "rag": "docs", "deep": "expert"}`); without it a tool named like
-    the route is taken, else the tools are read as ordered from least to most thinking.
+    the route is taken, else the tools are read as ordered from least to most thinking. Raises `InvalidRequest` for
+    routes that do not exist, and when choosing for a tool that is not among the choices.
     """
 
     def __init__(self, router: CognitiveRouter, *, tools: Mapping[str, str] | None = None) -> None:
-        self.router, self._tools = router, tools
+        self.router, self._tools = checked(router), routes_of(tools)
 
     def _get_prompts(self) -> PromptDictType:
         return {}

@@ -6,11 +6,12 @@ Scores stand beside the node (`score`, `depth_score`), never in its `metadata`: 
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -27,6 +28,7 @@ from llama_index_instrumentation import get_dispatcher
 from ....rag import Hit, KnowledgeBase
 from ....rag.embed import Embedder, default_embedder
 from ....rag.knowledge_base import MIN_SCORE
+from ...errors import InvalidRequest
 from ..ranking import Ranker
 
 dispatcher = get_dispatcher(__name__)
@@ -53,10 +55,14 @@ def node_of(passage: Mapping[str, Any]) -> DepthNode:
 
 
 class KnowledgeBaseRetriever(BaseRetriever):
-    """`KnowledgeBaseRetriever(kb, k=4)`: at most k nodes, best first."""
+    """`KnowledgeBaseRetriever(kb, k=4)`: at most k nodes, best first. Raises `InvalidRequest` for another kb or k."""
 
     def __init__(self, kb: KnowledgeBase, *, k: int = 4, callback_manager: CallbackManager | None = None) -> None:
         super().__init__(callback_manager)
+        if not isinstance(kb, KnowledgeBase):
+            raise InvalidRequest(f"kb must be a KnowledgeBase, not {type(kb).__name__}", "kb")
+        if not isinstance(k, int) or k < 1:
+            raise InvalidRequest(f"k must be a whole number of passages from 1, not {k!r}", "k")
         self.kb, self.k = kb, k
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -73,12 +79,21 @@ def _node(hit: Hit) -> DepthNode:
 class DepthPostprocessor(BaseNodePostprocessor):
     """`DepthPostprocessor(top_n=4)`: the nodes that help most, best first, as `DepthNode`; emits rerank start and end.
 
-    The best node always stays, whatever its score. The nodes given are not changed. Raises ValueError without a query.
+    The best node always stays, whatever its score. The nodes given are not changed. Raises ValueError without a query,
+    `InvalidRequest` for a blank one.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     ranker: Ranker = Field(default_factory=Ranker, exclude=True, repr=False)
     top_n: int = Field(default=4, ge=1)
     min_score: float = Field(default=MIN_SCORE, ge=0, le=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_class_name(cls, values: Any) -> Any:
+        """What `model_dump` adds."""
+        return {k: v for k, v in values.items() if k != "class_name"} if isinstance(values, dict) else values
 
     @classmethod
     def class_name(cls) -> str:
@@ -104,12 +119,23 @@ class DepthPostprocessor(BaseNodePostprocessor):
 class ShoalEmbedding(BaseEmbedding):
     """`ShoalEmbedding()`: the bundled bilingual encoder (512 dimensions), or any other Shoal embedder."""
 
+    model_config = ConfigDict(extra="forbid")
     _embed: Embedder = PrivateAttr()
 
     def __init__(self, embed: Embedder | None = None, **kwargs: Any) -> None:
-        embed = embed or default_embedder()
-        super().__init__(model_name=embed.fingerprint, **kwargs)
+        embed = default_embedder() if embed is None else embed
+        if not isinstance(embed, Embedder):
+            raise InvalidRequest(f"embed must be an Embedder, not {type(embed).__name__}", "embed")
+        kwargs.pop("class_name", None)  # what `model_dump` adds
+        named = kwargs.pop("model_name", embed.fingerprint)
+        if named != embed.fingerprint:
+            raise InvalidRequest(f"this embedder is {embed.fingerprint}; leave out model_name={named!r}", "model_name")
+        super().__init__(model_name=named, **kwargs)
         self._embed = embed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kept = {name: getattr(self, name) for name in ("embed_batch_size", "num_workers", "embeddings_cache")}
+        return partial(type(self), self._embed, **kept), ()
 
     @classmethod
     def class_name(cls) -> str:

@@ -44,6 +44,7 @@ class GatedLLM:
     """
 
     holds_schema = True  # `schema=` of `stream`
+    folder: Path | None = None  # where the weights lie
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class GatedLLM:
         path = locate(source, home=home, progress=progress)
         folder = Folder(path, dtype=dtype, reader=not edge)
         tokenizer = ChatTokenizer(path)
-        return cls(
+        made = cls(
             folder.serve(),
             tokenizer,
             name=path.name,
@@ -122,6 +123,8 @@ class GatedLLM:
             adapt=folder.serve,
             regate=folder.gates,
         )
+        made.folder = path
+        return made
 
     @property
     def fingerprint(self) -> str:

@@ -19,6 +19,7 @@ RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
 TIERS = ("l1", "l2", "semantic", "flight")
 STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 501, 503, 504})
 BREAKER = {"closed": 0, "half-open": 1, "half_open": 1, "open": 2}
+RECALIBRATED = ("adopted", "refused", "nothing", "failed")
 WINDOW = 10_000  # answers
 KEEP_ONE_IN = 10  # of non-essential samples in low power mode
 
@@ -102,6 +103,16 @@ class Telemetry:
         """The guard refused a request (R4)."""
         if m := self._metrics:
             m["guard_refusals"].labels(code if code in ("depth_attack", "guarded_topic") else "other").inc()
+
+    def recalibrated(self, outcome: str) -> None:
+        """Feedback has recalibrated gates, or tried to (G15)."""
+        if m := self._metrics:
+            m["gate_recalibrations"].labels(outcome if outcome in RECALIBRATED else "failed").inc()
+
+    def gates_swapped(self) -> None:
+        """Other gates are in use from now on."""
+        if m := self._metrics:
+            m["gate_swaps"].inc()
 
     def answer(self, answer: Answer, *, first_s: float, total_s: float) -> None:
         """One answer made: `first_s` to its first piece, `total_s` to its last."""
@@ -197,6 +208,8 @@ def _metrics(total: int) -> dict[str, Any]:
         "layer_skip_rate": gauge("layer_skip_rate", "Share of recent tokens that skipped the layer", "layer"),
         "skipped_branches": counter("skipped_branches", "Residual branches not run for generated tokens"),
         "guard_refusals": counter("guard_refusals", "Requests a guard refused", "code"),
+        "gate_recalibrations": counter("gate_recalibrations", "Recalibrations that feedback started", "outcome"),
+        "gate_swaps": counter("gate_swaps", "Sets of gates taken over without a restart"),
         "breaker": gauge("redis_breaker", "Redis circuit breaker: 0 closed, 1 half open, 2 open"),
         "low_power": gauge("low_power_mode", "1 while telemetry is sampled because nearly everything is skipped"),
         "depth_mode": Enum("shoal_depth_mode", "Mode of the service", states=["normal", "low_power"], registry=r),

@@ -17,6 +17,7 @@ from .edge import OPEN_PATHS, Edge
 from .keys import KeyRing
 from .openapi import refusals, secured
 from .options import ServiceOptions
+from .regating import Regating
 from .shared_limits import SharedLimits
 from .state import Service
 
@@ -31,13 +32,15 @@ def create_app(router: Any, options: ServiceOptions | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        beat = asyncio.create_task(service.beat())
+        beats = [asyncio.create_task(every) for every in (service.beat(), service.regating.watch())]
         yield
         service.drain()
         service.abort()
         await asyncio.to_thread(service.pool.shutdown, cancel_futures=True)
-        beat.cancel()
-        await asyncio.gather(beat, return_exceptions=True)
+        for beat in beats:
+            beat.cancel()
+        await asyncio.gather(*beats, return_exceptions=True)
+        service.regating.close()
         if service.shared is not None:
             service.shared.close()
         if service.ledger is not None:
@@ -71,19 +74,22 @@ def create_app(router: Any, options: ServiceOptions | None = None) -> FastAPI:
 def _service(router: Any, options: ServiceOptions) -> Service:
     llm, total = router.llm, int(router.total)
     shared = SharedLimits(options.redis_url) if options.redis_url is not None else None
+    telemetry = Telemetry(
+        total=total, min_depth=float(llm.min_depth) if llm is not None else 0.0, span_text=options.span_text
+    )
+    store = getattr(getattr(router, "recorder", None), "store", None)
     return Service(
         router=router,
         options=options,
         keys=KeyRing(options.keys_path),
         admission=Admission(concurrent=options.concurrent, queue=options.queue, wait_s=options.queue_s, shared=shared),
-        telemetry=Telemetry(
-            total=total, min_depth=float(llm.min_depth) if llm is not None else 0.0, span_text=options.span_text
-        ),
+        telemetry=telemetry,
         pool=ThreadPoolExecutor(options.concurrent, thread_name_prefix="shoal-work"),
         model=str(router.model_name),
         llm=llm,
         total=total,
         ledger=_ledger(options),
+        regating=Regating(llm, None if store is None else store.path, telemetry, after=options.gates_after),
         shared=shared,
     )
 

@@ -57,6 +57,8 @@ def routes(service: Service) -> APIRouter:
         known = await service.work(http, lambda: service.router.feedback(body.request_id, up=body.up, tenant=tenant))
         if not known:
             raise ApiError(404, "No recent answer has this request_id.", code="answer_not_found", param="request_id")
+        if not body.up:
+            service.regating.disliked(tenant, body.request_id)
         return JSONResponse({"request_id": body.request_id, "up": body.up})
 
     return api

@@ -10,6 +10,7 @@ from ..errors import RouterError
 from ..prices import PriceTable
 
 MIB = 1024 * 1024
+_MAY_LACK = ("max_prompt_tokens", "gates_after")
 
 
 class BadOptions(RouterError, ValueError):
@@ -23,7 +24,8 @@ class ServiceOptions:
     `aliases` are further model names that are accepted; `keys_path` is the key file (None: no keys, every caller is
     the local administrator), `redis_url` where keys and their limits are shared with other processes. `concurrent`
     requests are worked on at once and `queue` more may wait `queue_s` each. `span_text` puts the text of requests and
-    answers into OpenTelemetry spans. `prices` are what `/v1/usage` shows.
+    answers into OpenTelemetry spans. `gates_after` thumbs-down start a recalibration of learned gates; None for never.
+    `prices` are what `/v1/usage` shows.
     """
 
     aliases: Sequence[str] = ("shoal",)
@@ -46,6 +48,7 @@ class ServiceOptions:
     drain_s: float = 20.0
     max_connections: int = 512
     span_text: bool = False
+    gates_after: int | None = None
     prices: PriceTable = field(default_factory=PriceTable)
 
     def __post_init__(self) -> None:
@@ -54,8 +57,8 @@ class ServiceOptions:
             if isinstance(each.default, bool):
                 if not isinstance(value, bool):
                     raise BadOptions(f"{each.name} must be true or false, not {value!r}")
-            elif isinstance(each.default, int | float) or (each.name == "max_prompt_tokens" and value is not None):
-                whole = int if isinstance(each.default, int) else int | float
+            elif isinstance(each.default, int | float) or (each.name in _MAY_LACK and value is not None):
+                whole = int | float if isinstance(each.default, float) else int
                 above = isinstance(value, whole) and not isinstance(value, bool) and 0 < value < math.inf
                 if not above and not (each.name == "queue" and value == 0):
                     raise BadOptions(f"{each.name} must be a number above 0, not {value!r}")

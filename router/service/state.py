@@ -19,6 +19,7 @@ from .errors import ApiError
 from .keys import ApiKey, KeyRing, sync_keys
 from .metering import Meter
 from .options import ServiceOptions
+from .regating import Regating
 from .running import Run, unless_gone
 from .shared_limits import SharedLimits
 
@@ -40,6 +41,7 @@ class Service:
     llm: Any
     total: int
     ledger: Ledger | None
+    regating: Regating
     shared: SharedLimits | None = None
     runs: set[Run] = field(default_factory=set)
 

@@ -48,14 +48,15 @@ class Swap:
         one, other = asked(facts(a)), asked(facts(b))
         if near and one and other and one != other and max(len(d.first), len(d.second)) <= 1:
             return "question: " + " / ".join(sorted((*one, *other)))
-        found = self._parts(d, near)
+        free = ZH_ADDABLE - {facts(text).text[:1] for text in (a, b)}  # where it opens a text it opens a word: 上海
+        found = self._parts(d, near, free)
         if found is None and _loose_statement(d, a, b):
             return "reworded statement"
         if found is None and near and bool(one) != bool(other) and bool(d.first) != bool(d.second):
             return "question: " + "".join(one | other) + " / " + (d.first or d.second)[0]  # who, which street
         return found
 
-    def _parts(self, d: Difference, near: bool) -> str | None:
+    def _parts(self, d: Difference, near: bool, free: frozenset[str]) -> str | None:
         first, second = self._unmatched(d, _ZH_CLOSE if d.chinese else _CLOSE)
         if first and second and near:
             return "exchanged: " + " / ".join(sorted((first[0], second[0])))
@@ -67,7 +68,7 @@ class Swap:
             if d.chinese
             else d.likeness >= _ADDED and d.length <= _ADD_LONGEST
         )
-        first, second = ([w for w in side if not set(w) <= ZH_ADDABLE] for side in (first, second))
+        first, second = ([w for w in side if not set(w) <= free] for side in (first, second))
         return f"added: {(first or second)[0]}" if bool(first) != bool(second) and copied else None
 
     def _unmatched(self, d: Difference, close: float) -> tuple[list[str], list[str]]:

@@ -1,12 +1,14 @@
 """Thumbs-down that change gates, and those that must not (G15), on a random model by the native kernel."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,10 @@ from shoal.gated_llm.policy import Plan
 from shoal.gated_llm.train import recalibrate as module
 from shoal.gated_llm.train.recalibrate import MARGIN, balanced, lifts, objection, recalibrate
 from shoal.gated_llm.versions import Versions
+from shoal.router import Request
+from shoal.router.cli import main
+from shoal.router.traces import Record, TraceStore
+from tests.router.records import answer_of
 
 pytestmark = pytest.mark.skipif(not available(), reason="no C++ compiler here: gates are measured by the kernel")
 LAYERS = 8
@@ -183,3 +189,108 @@ def test_the_lift_is_what_the_mark_asks_for_and_others_pay_for_it() -> None:
 
     assert depth(new) == pytest.approx(depth(gates), abs=0.01)
     assert depth(balanced(gates, plan, lift, logits, (0.3, 0.6), 0.2)) == pytest.approx(depth(gates) - 0.2, abs=0.01)
+
+
+# the command line, over a trace store
+
+
+@dataclass
+class Told:
+    """What a command printed and how it ended."""
+
+    code: int
+    out: Any
+    err: str
+
+
+Call = Callable[..., Told]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    monkeypatch.setenv("SHOAL_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Told:
+        monkeypatch.setattr(sys, "argv", ["shoal", "gates", *words, "--json"])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        said = capsys.readouterr()
+        return Told(code, json.loads(said.out) if said.out else None, said.err)
+
+    return run
+
+
+def kept(path: Path, gates: Gates, *, harm: float, disliked: int = 40, others: int = 80, text: bool = False) -> None:
+    """A store of answers that these gates decided; the disliked ones skipped one branch more by `harm`."""
+    store, draw = TraceStore(path), np.random.default_rng(1)
+    for at in range(disliked + others):
+        rates = np.full((LAYERS, 2), 0.3)
+        rates[2, 1] += harm * (at < disliked)
+        made = answer_of("said", trace_id=f"r{at}")
+        made.trace.depth.update(
+            branch_runs=(20 - draw.binomial(20, rates)).tolist(), per_token=[6.0] * 20, policy="gates",
+            gate_fingerprint=f"plan{gates.fingerprint}",
+        )  # fmt: skip
+        store.put(Record.of(Request.of(f"{PROMPTS[at % len(PROMPTS)]} {at}"), made, at=store.clock(), keep_text=text))
+        if at < disliked:
+            store.judge(f"r{at}", tenant="default", up=False)
+    store.close()
+
+
+def test_a_log_of_thumbs_moves_the_gates_by_command_and_they_roll_back(
+    folder: Path, tmp_path: Path, call: Call
+) -> None:
+    path, words = folder / "gates.safetensors", ("--model", str(folder))
+    (folder / "prompts.jsonl").unlink(missing_ok=True)
+    before = path.read_bytes()
+    kept(tmp_path / "traces.sqlite", Gates.read(path), harm=0.3)
+    missing = call("recalibrate", *words)
+    assert missing.code == 1
+    assert "--prompts FILE" in missing.err
+    (tmp_path / "asked.txt").write_text("\n".join(PROMPTS), "utf-8")
+    done = call("recalibrate", *words, "--prompts", "asked.txt")
+    assert (done.code, done.out[0]["outcome"], done.out[0]["version"]) == (0, "adopted", 2), done
+    assert list(done.out[0]["marks"]) == ["mlp 2"]
+    assert Gates.read(path).bias[2, 1] > gates_of(folder).bias[2, 1]
+    again = call("recalibrate", *words)  # those thumbs were on the old gates
+    assert again.out[0]["outcome"] == "nothing"
+    assert [row["current"] for row in call("versions", *words).out] == [False, True]
+    assert call("rollback", *words).out["version"] == 1
+    assert path.read_bytes() == before
+    wrong = call("rollback", *words, "--to", "7")
+    assert wrong.code == 1
+    assert "no version 7" in wrong.err
+
+
+@pytest.mark.parametrize(("disliked", "others"), [(60, 60), (120, 0)])
+def test_random_or_only_thumbs_down_change_nothing(
+    folder: Path, tmp_path: Path, call: Call, disliked: int, others: int
+) -> None:
+    path = folder / "gates.safetensors"
+    before = path.read_bytes()
+    kept(tmp_path / "traces.sqlite", Gates.read(path), harm=0.0, disliked=disliked, others=others)
+    done = call("recalibrate", "--model", str(folder))
+    assert done.out[0]["outcome"] == "nothing", done
+    assert path.read_bytes() == before
+
+
+def test_prompts_come_from_traces_where_text_is_kept(folder: Path, tmp_path: Path, call: Call) -> None:
+    (folder / "prompts.jsonl").unlink(missing_ok=True)
+    kept(tmp_path / "traces.sqlite", gates_of(folder), harm=0.3, text=True)
+    store = TraceStore(tmp_path / "traces.sqlite")
+    asked = store.prompts(30)
+    store.close()
+    assert len(asked) == 30
+    assert asked[0][0]["role"] == "user"
+
+
+def test_a_model_without_gates_says_so(folder: Path, call: Call) -> None:
+    (folder / "gates.safetensors").unlink()
+    done = call("recalibrate", "--model", str(folder))
+    assert done.code == 1
+    assert "shoal gates train" in done.err
+    assert call("versions", "--model", str(folder)).out == []

@@ -292,6 +292,7 @@ def test_baselines_are_recorded_compared_and_turned_into_rules(filled: Run, tmp_
 @pytest.mark.parametrize(
     "words",
     [("baseline", "record", "--out", "none/was.json"), ("baseline", "record", "--rules", "none/rules.yml"),
+     ("kb", "audit", "--report", "none/page.html"),
      ("cache", "export", "none/requests.jsonl"), ("usage", "report", "--format", "csv", "--out", "none/usage.csv")],
 )  # fmt: skip
 def test_a_file_that_cannot_be_written_is_said_before_any_work(

@@ -131,11 +131,11 @@ class _Scoring(_Worker):
 
     def __init__(self, kind: str, settings: dict[str, Any]) -> None:
         self._kind, self._settings = kind, settings
+        self._models = ExitStack()  # stays open as long as the worker's process
 
     @cached_property
     def _score(self) -> DepthScore:
-        """Its model stays open as long as the worker's process."""
-        return ExitStack().enter_context(scorer(self._kind, Settings(**self._settings)))
+        return self._models.enter_context(scorer(self._kind, Settings(**self._settings)))
 
     def work(self, row: dict[str, Any]) -> dict[str, Any]:
         return {"scores": [float(score) for score in self._score(row["texts"])]}

@@ -23,7 +23,8 @@ _LEAST = 0.05  # of the tokens: a smaller excess is not worth a change
 _EACH = 500  # newest answers with, and without, a thumbs-down that one caller counts with
 _REMAIN = 5  # disliked answers that must be left when any one caller is left out
 _OWN = 0.9  # share of all answers from which a caller is the service's own, and need not be borne out by others
-_DEALS = 2000
+_ROWS = 10_000  # newest answers that are compared at all
+_DEALS, _AT_ONCE = 2000, 100
 _CHANCE = 0.05
 Floats = NDArray[np.float64]
 
@@ -99,6 +100,8 @@ def _distinct(answers: Iterable[Answered], gates: str | None) -> list[Answered]:
         right = depth.get("gate_fingerprint", "").endswith(gates) and decided if gates is not None else not decided
         if not (right and depth.get("per_token") and depth.get("branch_runs")):
             continue
+        if len(found) == _ROWS:
+            break
         if (answer.caller, answer.prompt) not in found and taken[by] < _EACH:
             taken[by] += 1
             found[answer.caller, answer.prompt] = answer
@@ -143,10 +146,13 @@ class _Table:
     def stands_out(self, excess: Floats, seed: int) -> NDArray[np.bool_]:
         """Per branch, whether its excess is above what the largest of all branches is when thumbs are dealt anew."""
         draw = np.random.default_rng(seed)
-        dealt = np.empty((_DEALS, len(self.disliked)), bool)
-        for rows in self._members():
-            dealt[:, rows] = draw.permuted(np.tile(self.disliked[rows], (_DEALS, 1)), axis=1)
-        chance = self._excess(dealt)
+        parts = []
+        for _ in range(_DEALS // _AT_ONCE):
+            dealt = np.empty((_AT_ONCE, len(self.disliked)), bool)
+            for rows in self._members():
+                dealt[:, rows] = draw.permuted(np.tile(self.disliked[rows], (_AT_ONCE, 1)), axis=1)
+            parts.append(self._excess(dealt))
+        chance = np.concatenate(parts)
         spread = chance.std(0)
         known = spread > 1e-12
         scaled = chance / np.where(known, spread, np.inf)

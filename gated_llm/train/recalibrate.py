@@ -111,11 +111,14 @@ def _recalibrate(
             raise GatedError(
                 f"{len(own)} of the prompts get an answer that can be judged, {LEAST} are needed: give more prompts."
             )
-        found = changed(gates, kernel.kernel, plan, own[::2], marks, say)
+        found, tried = changed(gates, kernel.kernel, plan, own[::2], marks)
+        for line in tried:
+            say(line)
         name = "gates" if adapter is None else f"gates of {adapter}"
         told = {f"{kind} {layer}": share for (kind, layer), share in sorted(marks.items())}
         if found is None:
-            return Outcome(gates=name, outcome="refused", marks=told, why="no change of the marked branches holds")
+            why = f"no change of the marked branches holds ({'; '.join(tried) or 'none of them is skipped'})"
+            return Outcome(gates=name, outcome="refused", marks=told, why=why)
         new, scale = found
         figures = compared(gates, new, kernel.kernel, plan, own[1::2], seed=seed)
     finally:
@@ -181,18 +184,19 @@ def trial(
 
 
 def changed(
-    gates: Gates, kernel: NativeDecoder, plan: Plan, samples: Sequence[Sample], marks: Mapping[Branch, float], say: Say
-) -> tuple[Gates, float] | None:
+    gates: Gates, kernel: NativeDecoder, plan: Plan, samples: Sequence[Sample], marks: Mapping[Branch, float]
+) -> tuple[tuple[Gates, float] | None, list[str]]:
     """The gates with marked branches leaving later at the same mean depth, by the largest share of the full change that
-    does not lose on `samples`, and that share; None where none holds or nothing would change.
+    does not lose on `samples`, and that share, or None where none holds; and what was tried.
     """
     every = sorted({point.thrift for point in gates.points})
     thrifts = [every[at] for at in sorted({round(x) for x in np.linspace(0, len(every) - 1, _FITTED)})]
     cohort = Cohort(kernel, samples)
     old = trial(gates, kernel, cohort, plan, thrifts, keep=True)
     lift = lifts(old.logits, marks)
+    tried: list[str] = []
     if not lift.any():
-        return None
+        return None, tried
     for scale in _SCALES:
         wanted = 0.0  # how much shallower the forecast must be, for what the change really does
         for _ in range(2):
@@ -203,10 +207,10 @@ def changed(
                 break
             wanted += deeper
         more = float(_more(old.kl, done.kl).mean())
-        say(f"{scale:.0%} of the change: {more:+.1%} loss, {deeper:+.3f} layers on the answers it is fitted to")
+        tried.append(f"{scale:.0%} of the change: {more:+.1%} loss, {deeper:+.3f} layers where it is fitted")
         if more <= MARGIN / 2 and deeper <= DEPTH_MARGIN * plan.total:
-            return new, scale
-    return None
+            return (new, scale), tried
+    return None, tried
 
 
 def lifts(logits: Sequence[NDArray[np.float32]], marks: Mapping[Branch, float]) -> NDArray[np.float32]:

@@ -94,6 +94,7 @@ def test_one_caller_alone_marks_nothing_but_several_do() -> None:
     assert not marks_of(_flooded(), gates="abc").branches
     several = [one for seed in range(4) for one in log(10, 90, seed=seed, caller=f"user {seed}")]
     assert list(marks_of(several, gates="abc").branches) == [BAD]
+    assert len(several) == 400
     alone = [*log(40, 200), *log(0, 10, seed=5, caller="a trial")]  # a service with one caller of weight
     assert list(marks_of(alone, gates="abc").branches) == [BAD]
 

@@ -108,8 +108,8 @@ def test_a_change_that_loses_is_refused_with_its_figures(folder: Path, monkeypat
     path = folder / "gates.safetensors"
     before = path.read_bytes()
 
-    def harmful(gates: Gates, *_: object) -> tuple[Gates, float]:
-        return replace(gates, bias=gates.bias - 3), 1.0
+    def harmful(gates: Gates, *_: object) -> tuple[tuple[Gates, float], list[str]]:
+        return (replace(gates, bias=gates.bias - 3), 1.0), []
 
     monkeypatch.setattr(module, "changed", harmful)
     done = run(folder, {BAD: 0.2})
@@ -125,6 +125,7 @@ def test_marks_on_branches_that_are_never_skipped_change_nothing(folder: Path) -
     before = path.read_bytes()
     done = run(folder, {("mlp", LAYERS - 1): 0.5})  # one of the last, which always run
     assert (done.outcome, done.figures) == ("refused", {})
+    assert "none of them is skipped" in done.why
     assert path.read_bytes() == before
 
 

@@ -12,7 +12,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Threads of OpenMP that wait sleep instead of spinning: on a machine with other work, spinning costs several times the time.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test check bench browser clean setup
+.PHONY: demo test check docs dist bench browser clean setup
 
 demo: setup
 	$(BIN)/python examples/demo.py
@@ -38,6 +38,19 @@ check: setup
 	$(BIN)/python tests/check_readme.py README.md docs/*.md
 	set -e; for example in examples/*.py; do echo "== $$example"; $(BIN)/python $$example; done
 
+# The pages. The reference is read from docstrings below build/reference; nothing is imported or fetched.
+docs: setup
+	rm -rf build/reference && mkdir -p build/reference/shoal
+	for part in __init__.py cache gated_llm rag router; do ln -s ../../../$$part build/reference/shoal/$$part; done
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+# Wheel and sdist, checked as the package index would.
+dist: setup
+	rm -rf build/dist
+	$(BIN)/python -m build --no-isolation --outdir build/dist . >/dev/null
+	$(BIN)/twine check --strict build/dist/*
+
 bench: setup
 	$(BIN)/python -m benchmarks
 
@@ -49,7 +62,7 @@ $(READY): pyproject.toml
 	@echo "Setting up .venv: PyTorch about 200 MB (CPU build), the other libraries about 250 MB."
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --progress-bar on $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[all,train,ray]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[all,train,ray,docs]" --group dev
 	touch $@
 
 clean:

@@ -82,7 +82,9 @@ class ChatTokenizer:
             return self.encode_text("\n\n".join(message["content"] for message in messages))
         words: list[str] = []
         shielded = [{**m, "content": self._shield(m["content"], words)} for m in messages]
-        return self._encode_rendered(self._render(shielded), words)
+        if ids := self._encode_rendered(self._render(shielded), words):
+            return ids
+        raise PromptError("The model's chat template makes nothing of these messages.")
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids` without control tokens; an unfinished UTF-8 character shows as U+FFFD."""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.router.settings import Settings
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -15,6 +17,24 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 def test_every_relative_link_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_setting_is_on_the_page_with_its_default() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)`, [^|]+ \| `?([^|`]+)`? \|", page, re.M))
+    words = {"None": "none", "True": "true", "False": "false"}
+    expected = {"home": "your cache folder"}
+    for name, field in Settings.model_fields.items():
+        value = str(field.get_default(call_default_factory=True)).removesuffix(".0")
+        expected.setdefault(name, words.get(value, value))
+    assert rows == expected
+
+
+def test_every_file_that_ships_has_its_source_and_licence() -> None:
+    page = (ROOT / "docs" / "data.md").read_text("utf-8").partition("## What ships")[2]
+    named = set(re.findall(r"`([\w./-]+)`", " ".join(re.findall(r"^\|([^|]+)\|", page, re.M))))
+    files = [path for room in ("cache", "gated_llm", "rag", "router") for path in (ROOT / room / "assets").iterdir()]
+    assert [path.name for path in files if {f"{path.relative_to(ROOT)}", path.name}.isdisjoint(named)] == []
 
 
 def test_the_benchmark_page_is_what_the_committed_results_render_to() -> None:

@@ -16,7 +16,7 @@ _EXTRAS = {
     "torch": "llm",
     "transformers": "llm",
     "faiss-cpu": "search",
-    "bm25s": "search",
+    "jieba": "search",
     "sentence-transformers": "rag",
     "fastapi": "serve",
     "uvicorn": "serve",

@@ -19,6 +19,7 @@ from .store import EVERYTHING, Only, Store
 
 HNSW_FROM = 50_000  # chunks; below, exact search over all vectors takes under 10 ms
 MANIFEST = "manifest.json"
+FORMAT = 1  # of the manifest
 _log = logging.getLogger(__name__)
 
 
@@ -59,7 +60,7 @@ class DenseIndex:
             try:
                 self._faiss.write_index(self._index, str(partial))
                 os.replace(partial, self._folder / name)
-                record = {"format": 1, "generation": self._generation, "faiss": name, **manifest}
+                record = {"format": FORMAT, "generation": self._generation, "faiss": name, **manifest}
                 draft = self._folder / f".{MANIFEST}.{os.getpid()}"
                 draft.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
                 os.replace(draft, self._folder / MANIFEST)
@@ -93,7 +94,7 @@ class DenseIndex:
     def _load(self) -> None:
         try:
             record = json.loads((self._folder / MANIFEST).read_text(encoding="utf-8"))
-            if record["generation"] > self._store.generation():
+            if record["format"] != FORMAT or record["generation"] > self._store.generation():
                 return
             index = self._faiss.read_index(str(self._folder / Path(record["faiss"]).name))
             numbers = self._faiss.vector_to_array(index.id_map)

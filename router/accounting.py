@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS holds (
     WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ledger (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL);
 """
+FORM = 1  # of the file; SQLite's user_version, 0 in a new file
 LEASE_S = 15.0  # of a reservation and of a slot held in Redis; renewed every `BEAT_S` while its process lives
 BEAT_S = 4.0
 GROUPS = {
@@ -94,7 +95,13 @@ class Ledger:
         self._db = sqlite3.connect(str(path), timeout=10, isolation_level=None, check_same_thread=False)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
-        self._db.executescript(SCHEMA)
+        if (form := self._db.execute("PRAGMA user_version").fetchone()[0]) not in (0, FORM):
+            self._db.close()
+            raise RouterError(
+                f"{path} is a ledger of form {form}; this version of Shoal reads form {FORM}. Go on with the version "
+                "that made it, or move the file away."
+            )
+        self._db.executescript(f"{SCHEMA} PRAGMA user_version = {FORM};")
         self._owner = uuid.uuid4().hex
         self._db.execute("INSERT OR IGNORE INTO ledger VALUES (1, ?)", (self._owner,))
         self.id: str = self._db.execute("SELECT id FROM ledger").fetchone()[0]  # of the file, for all its processes

@@ -28,6 +28,7 @@ from ...cache.redis_link import RedisLink
 from ..errors import RouterError
 
 PREFIX = "sk-shoal-"
+VERSION = 1  # of the key file
 SYNC_S = 1.0  # deadline of an exchange with Redis, which no request waits for
 TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -242,9 +243,13 @@ def _load(path: Path) -> tuple[list[ApiKey], list[str]]:
     """Keys, and ids of those that were revoked."""
     try:
         raw = json.loads(path.read_text("utf-8"))
+        if raw["version"] != VERSION:
+            raise KeyFileError(f"{path} has version {raw['version']!r}; this version of Shoal reads {VERSION}")
         return [ApiKey(**record) for record in raw["keys"]], list(raw.get("revoked", ()))
     except FileNotFoundError:
         return [], []
+    except KeyFileError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise KeyFileError(f"{path} is not a key file; restore it or remove it and make new keys") from error
 
@@ -253,7 +258,7 @@ def _write(path: Path, keys: list[ApiKey], revoked: list[str]) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".keys-")  # mode 0600
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"version": 1, "keys": [asdict(key) for key in keys], "revoked": revoked}, file, indent=1)
+            json.dump({"version": VERSION, "keys": [asdict(key) for key in keys], "revoked": revoked}, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)

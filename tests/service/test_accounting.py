@@ -1,7 +1,9 @@
 """The ledger adds up to the engine's own counters; a prepaid quota never goes below zero."""
 
 import concurrent.futures
+import contextlib
 import socket
+import sqlite3
 import threading
 import time
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from shoal.router.accounting import LEASE_S, Balance, Ledger, QuotaExceeded
 from shoal.router.decision import Answer, Decision, Route
+from shoal.router.errors import RouterError
 from shoal.router.journal import Journal, no_depth
 from shoal.router.prices import Prices
 from shoal.router.service.keys import create_key
@@ -25,6 +28,17 @@ def answer(layer_tokens, route=Route.DEEP):
 
 def ask(text, **more):
     return {"model": "shoal", "messages": [{"role": "user", "content": text}], **more}
+
+
+def test_a_ledger_of_another_form_is_refused(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    Ledger(path).close()
+    Ledger(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+        db.execute("PRAGMA user_version = 7")
+    with pytest.raises(RouterError, match="of form 7; this version of Shoal reads form 1"):
+        Ledger(path)
 
 
 @settings(max_examples=60, deadline=None)

@@ -31,6 +31,9 @@ def test_wrong_use_says_what_to_do(tmp_path):
         create_key(path, name="a", rpm=-1)
     with pytest.raises(KeyFileError, match="0 keys"):
         revoke_key(path, "ghost")
+    path.write_text('{"version": 2, "keys": []}')
+    with pytest.raises(KeyFileError, match="has version 2; this version of Shoal reads 1"):
+        list_keys(path)
     path.write_text("[]")
     with pytest.raises(KeyFileError, match="not a key file"):
         list_keys(path)

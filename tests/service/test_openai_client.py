@@ -65,7 +65,7 @@ def test_a_stream_that_comes_from_the_cache_looks_the_same(live):
 
 
 async def test_async_client(live):
-    async with openai.AsyncOpenAI(base_url=live.url + "/v1", api_key="x", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=live.url + "/v1", api_key=live.key, max_retries=0) as client:
         answers = await asyncio.gather(*(client.chat.completions.create(**ASK) for _ in range(12)))
     assert {a.choices[0].message.content for a in answers} == {"why is the sky blue "}
 

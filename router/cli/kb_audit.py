@@ -33,7 +33,7 @@ def audit(
     ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Score and report; change nothing.")] = False,
     report: Annotated[
-        Path | None, typer.Option(help="Where the HTML goes; else audit/report.html in the folder, or audit/dry-run.html.")
+        Path | None, typer.Option(help="Where the HTML goes; else audit/report.html, of a dry run audit/dry-run.html.")
     ] = None,
     model: Model = None,
     ray: Ray = False,

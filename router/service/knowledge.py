@@ -57,7 +57,8 @@ def routes(service: Service) -> APIRouter:
                 Document(doc_id=one.id, text=one.text, labels=tuple(one.labels), meta=one.meta)
                 for one in body.documents
             ]
-            return kb.add_documents(given).chunks
+            chunks: int = kb.add_documents(given).chunks
+            return chunks
 
         return JSONResponse({"documents": len(body.documents), "chunks": await service.work(http, put)})
 

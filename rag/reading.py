@@ -56,16 +56,8 @@ class Reading:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Reading":
-        """The reading from its bytes."""
-        arrays = load(data)
-        return cls(
-            spans=arrays["spans"],
-            kinds=arrays["kinds"],
-            offsets=arrays["offsets"],
-            tokens=_wide(arrays["tokens"]),
-            sentences=_wide(arrays["sentences"]),
-            whole=_wide(arrays["whole"]),
-        )
+        """The reading from its bytes; those met lately are remembered and must not be changed."""
+        return _unpacked(data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +149,19 @@ def match(question: Question, reading: Reading) -> Match:
         gain=question.weights @ np.where(closest == best, best - second, 0.0).astype(np.float32),
         passage=float(question.weights @ best[:, 0]),
         cosine=float(reading.whole @ question.whole),
+    )
+
+
+@lru_cache(maxsize=256)  # 16 MB at most: what questions of one kind meet
+def _unpacked(data: bytes) -> Reading:
+    arrays = load(data)
+    return Reading(
+        spans=arrays["spans"],
+        kinds=arrays["kinds"],
+        offsets=arrays["offsets"],
+        tokens=_wide(arrays["tokens"]),
+        sentences=_wide(arrays["sentences"]),
+        whole=_wide(arrays["whole"]),
     )
 
 

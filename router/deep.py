@@ -5,6 +5,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 from ..gated_llm.trace import DepthTrace
@@ -101,9 +102,10 @@ class Deep(Protocol):
 
 
 def text_tokens(model: Deep) -> Callable[[str], int]:
-    """Counts the tokens of a text alone, without those that the model's template puts around a turn."""
+    """Counts the tokens of a text alone, without those that the model's template puts around a turn; what it counted
+    lately it remembers, since passages come again."""
     around = model.count_tokens(".") - 1
-    return lambda text: max(0, model.count_tokens(text) - around)
+    return lru_cache(maxsize=4096)(lambda text: max(0, model.count_tokens(text) - around))
 
 
 def turns(messages: Sequence[Message]) -> Turns:

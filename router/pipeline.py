@@ -108,6 +108,7 @@ class CognitiveRouter:
         self._depth_limit = depth_limit
         self.cache = cache if cache is not None else DepthCache(embed=self.embed, total=self.total)
         self._courses = Courses()
+        self._counters: dict[str, Callable[[str], int]] = {}
         self._answered: OrderedDict[str, tuple[str, str]] = OrderedDict()  # answer id -> tenant, cache entry id
         self._lock = threading.Lock()
 
@@ -377,7 +378,7 @@ class CognitiveRouter:
             context = self.kb.context(
                 asked.reading.features.focus,  # a follow-up with the turn that gives it its meaning
                 token_budget=max(_MARGIN, min(CONTEXT_TOKENS, room)),
-                count_tokens=text_tokens(model),
+                count_tokens=self._counter(model),
                 min_score=RELEVANT if deep else MIN_SCORE,
                 depth_limit=None if deep else self._depth_limit,
             )
@@ -391,6 +392,10 @@ class CognitiveRouter:
         prompt = grounded(asked.request.messages, text, context.text, asked.reading.features.language)
         prompt, grounded_route = reminded(prompt, asked.reminder), Route.DEEP if deep else Route.RAG
         return _Prepared(prompt=prompt, route=grounded_route, kept=kept, dropped=dropped, fused=context.text)
+
+    def _counter(self, model: Deep) -> Callable[[str], int]:
+        """Counts the tokens of a text; one for each model."""
+        return self._counters.get(model.fingerprint) or self._counters.setdefault(model.fingerprint, text_tokens(model))
 
     def _uses_kb(self, decision: Decision) -> bool:
         """Whether an answer on this route may rest on the knowledge base, whose fingerprint is then in the key (C3)."""

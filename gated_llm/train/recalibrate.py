@@ -35,7 +35,7 @@ from .grounded import Say
 from .samples import Sample
 
 MARGIN = 0.05  # of the loss: how much more the new gates may lose, at most, with 95% certainty
-DEPTH_MARGIN = 0.005  # of the layers: how much deeper they may be
+DEPTH_MARGIN = 0.01  # of the layers: how much deeper they may be
 LEAST = 20  # answers; half of them judge
 MOST = 80
 _SURE = 0.95
@@ -45,7 +45,8 @@ _LONGEST = 1024  # tokens of a prompt
 _READ = 24_000  # tokens of all prompts, which bounds the memory
 _SCALES = (1.0, 0.5, 0.25)
 _MOST_LIFT = 4.0  # of a bias, in logits
-_FITTED = 4  # thrifts that the change is fitted at
+_MOST_PAID = 4.0  # that the slope of others grows by, as a share
+_FITTED, _ROUNDS = 4, 3  # thrifts that the change is fitted at, and times that its depth is corrected
 _DRAWS = 4000
 Floats = NDArray[np.float64]
 
@@ -199,7 +200,7 @@ def changed(
         return None, tried
     for scale in _SCALES:
         wanted = 0.0  # how much shallower the forecast must be, for what the change really does
-        for _ in range(2):
+        for _ in range(_ROUNDS):
             new = balanced(gates, plan, scale * lift, old.logits, thrifts, wanted)
             done = trial(new, kernel, cohort, plan, thrifts)
             deeper = float((done.depth - old.depth).mean())
@@ -250,8 +251,8 @@ def balanced(
 
     ran = [((at >= 0) * share)[:, : len(lift) - SAFE_LAYERS].sum((1, 2)).mean() for at in logits]
     aim = float(np.mean(ran)) - shallower
-    low, high = 0.0, 1.0
-    for _ in range(20):
+    low, high = 0.0, _MOST_PAID
+    for _ in range(24):
         middle = (low + high) / 2
         low, high = (middle, high) if depth(middle) > aim else (low, middle)
     return replace(gates, bias=gates.bias + lift, slope=gates.slope + np.float32(high) * others, points=())

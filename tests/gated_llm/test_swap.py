@@ -9,9 +9,13 @@ import pytest
 
 from shoal.gated_llm import GatedLLM, PlanError
 from shoal.gated_llm.gates import Gates
+from shoal.gated_llm.lora import Adapter
+from shoal.gated_llm.served import Folder
 from shoal.gated_llm.versions import Versions
 
-from .test_gates import gated_folder  # noqa: F401
+from .conftest import MakeModel
+from .test_gates import gated_folder, some_gates  # noqa: F401
+from .test_lora import made
 
 PROMPT = "Say something long about boats and rain, please, and do not stop."
 SETTINGS = {"max_tokens": 12, "policy": "gates", "gate_prefill": True}
@@ -100,3 +104,30 @@ def test_the_fingerprint_follows_the_gates_and_files_are_taken_over(gated_folder
             llm.swap_gates(replace(old, weight=old.weight[:2], bias=old.bias[:2], slope=np.ones((2, 2)), floor=1.0))
         llm.swap_gates(None)
         assert llm.generate(PROMPT, max_tokens=2, policy="gates").depth.policy != "gates"
+
+
+def test_an_adapter_s_gates_are_its_own(make_model: MakeModel) -> None:
+    folder = make_model()
+    with GatedLLM.load(folder, dtype="fp32") as llm:
+        plan = llm.plan
+    adapter = made(folder, plan)
+    adapter.write(folder / "own.adapter.safetensors")
+    without = Folder(folder, dtype="fp32", reader=False).adapters
+    written = Adapter.read(folder / "own.adapter.safetensors")  # as rounded
+    gates = some_gates(plan.total, 64, model=written.merged_fingerprint)
+    path = folder / "own.gates.safetensors"
+    gates.write(path)
+    assert Folder(folder, dtype="fp32", reader=False).adapters != without  # answers of other gates are not met
+    with GatedLLM.load(folder, dtype="fp32", quality=0.02) as llm:
+        known = llm.fingerprint
+        settings = SETTINGS | {"adapter": "own"}
+        before = llm.generate(PROMPT, **settings)
+        assert before.depth.policy == "gates"
+        assert llm.generate(PROMPT, **SETTINGS).depth.policy != "gates"
+        Versions.of(folder, "own").adopt(changed(gates), reason="thumbs-down", figures={})
+        assert llm.reload_gates() == ("own",)
+        assert llm.fingerprint != known
+        assert llm.generate(PROMPT, **settings).depth.per_token != before.depth.per_token
+        Versions.of(folder, "own").rollback()
+        assert llm.reload_gates() == ("own",)
+        assert llm.generate(PROMPT, **settings).depth == before.depth

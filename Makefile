@@ -5,6 +5,8 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 # Tests run in so many processes, each with its own copy of the default model (1 GB).
 JOBS ?= 2
+# The versions that CI runs with; `make setup CONSTRAINTS=` takes the newest that pyproject.toml allows.
+CONSTRAINTS ?= $(wildcard constraints.txt)
 BIN := .venv/bin
 READY := .venv/.ready
 export HF_HUB_OFFLINE ?= 1
@@ -12,7 +14,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Threads of OpenMP that wait sleep instead of spinning: on a machine with other work, spinning costs several times the time.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test check docs dist bench browser clean setup
+.PHONY: demo test check docs dist lock bench browser clean setup
 
 demo: setup
 	$(BIN)/python examples/demo.py
@@ -34,6 +36,7 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 	rm -rf .check && mkdir .check && ln -s .. .check/shoal
 	MYPYPATH=.check $(BIN)/mypy --explicit-package-bases
+	MYPYPATH=.check $(BIN)/mypy --explicit-package-bases tests/typing/public_api.py
 	rm -rf .check
 	$(BIN)/python tests/check_readme.py README.md docs/*.md
 	set -e; for example in examples/*.py; do echo "== $$example"; $(BIN)/python $$example; done
@@ -54,15 +57,20 @@ dist: setup
 bench: setup
 	$(BIN)/python -m benchmarks
 
+# Writes down what is installed: after an upgrade that has passed all checks.
+lock:
+	{ echo "# What CI installs; written by make lock."; $(BIN)/python -m pip list --format=freeze --exclude-editable \
+	--disable-pip-version-check | sed 's/+[^ ]*$$//' | grep -v '^pip=='; } > constraints.txt
+
 setup: $(READY)
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Shoal needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Setting up .venv: PyTorch about 200 MB (CPU build), the other libraries about 250 MB."
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --progress-bar on $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[all,train,ray,docs]" --group dev
+	$(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) --editable ".[all,train,ray,docs]" --group dev
 	touch $@
 
 clean:

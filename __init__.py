@@ -6,7 +6,7 @@ The public face. Everything is imported on first use, so that `import shoal` sta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .cache import DepthCache as DepthCache

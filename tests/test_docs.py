@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,16 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 def test_every_relative_link_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_chinese_readme_has_the_same_commands_figures_and_links() -> None:
+    english, chinese = ((ROOT / name).read_text("utf-8") for name in ("README.md", "README.zh.md"))
+    block = re.compile(r"(?:<!-- not run:[^>]*-->\n)?^```.*?^```$", re.M | re.S)
+    assert block.findall(chinese) == block.findall(english)
+    for what in (r"(?<![\w.])\d[\d.,/-]*\d%?|\d%?", r"`[^`]+`", r"\]\((?!README)([^)]+)\)"):
+        assert Counter(re.findall(what, block.sub("", chinese))) == Counter(re.findall(what, block.sub("", english)))
+    assert "](README.zh.md)" in english
+    assert "](README.md)" in chinese
 
 
 def test_every_setting_is_on_the_page_with_its_default() -> None:

@@ -1,7 +1,7 @@
 """Learned gates changed by what people disliked, and kept only where held-out answers do not lose (G15).
 
-Marked branches leave later: their bias rises until, on the model's own answers, they are skipped less by the share by
-which disliked answers had skipped them more. All other branches leave sooner by as much, so that the mean depth stays:
+Marked branches leave later: thrift weighs less on them until, on the model's own answers, they are skipped less by the
+share by which disliked answers had skipped them more. It weighs more on all others, so that the mean depth stays:
 feedback may say where depth is spent, never how much, and no flood of thumbs makes answers slower. Of the full change,
 half and a quarter the largest is taken that does not lose on one half of the answers; the other half, which had no part
 in that, decides (paired, by sequence). Knows no store.
@@ -44,7 +44,7 @@ _REST = 64  # tokens of an answer
 _LONGEST = 1024  # tokens of a prompt
 _READ = 24_000  # tokens of all prompts, which bounds the memory
 _SCALES = (1.0, 0.5, 0.25)
-_MOST_LIFT = 4.0  # of a bias, in logits
+_ROUNDING = 1e-3  # of a logit
 _MOST_PAID = 4.0  # that the slope of others grows by, as a share
 _FITTED, _ROUNDS = 4, 3  # thrifts that the change is fitted at, and times that its depth is corrected
 _DRAWS = 4000
@@ -194,7 +194,7 @@ def changed(
     thrifts = [every[at] for at in sorted({round(x) for x in np.linspace(0, len(every) - 1, _FITTED)})]
     cohort = Cohort(kernel, samples)
     old = trial(gates, kernel, cohort, plan, thrifts, keep=True)
-    lift = lifts(old.logits, marks)
+    lift = lifts(gates, old.logits, thrifts, marks)
     tried: list[str] = []
     if not lift.any():
         return None, tried
@@ -214,20 +214,24 @@ def changed(
     return None, tried
 
 
-def lifts(logits: Sequence[NDArray[np.float32]], marks: Mapping[Branch, float]) -> NDArray[np.float32]:
-    """What the bias of each branch [layers, 2] rises by, so that each marked one is skipped by its mark's share of
-    tokens less; the mean over thrifts at which it is skipped.
+def lifts(
+    gates: Gates, logits: Sequence[NDArray[np.float32]], thrifts: Sequence[float], marks: Mapping[Branch, float]
+) -> NDArray[np.float32]:
+    """The share, 0 to 1, by which the slope of each branch [layers, 2] falls, so that each marked one is skipped by its
+    mark's share of tokens less; the mean over thrifts at which it is skipped.
     """
-    lift = np.zeros(logits[0].shape[1:], np.float32)
+    lift = np.zeros_like(gates.slope)
     for (kind, layer), share in marks.items():
-        needed = []
-        for at_thrift in logits:
-            column = at_thrift[:, layer, int(kind == "mlp")]
+        at, needed = (layer, int(kind == "mlp")), []
+        slope = float(gates.slope[at])
+        for at_thrift, thrift in zip(logits, thrifts, strict=True):
+            column = at_thrift[:, layer, at[1]]
             skipped = float((column < 0).mean())
-            if skipped > 0:
-                needed.append(min(_MOST_LIFT, -float(np.quantile(column, max(0.0, skipped - share)))))
+            if skipped > 0 and thrift * slope > 0:
+                more = -float(np.quantile(column, max(0.0, skipped - share))) + _ROUNDING
+                needed.append(min(1.0, max(0.0, more / (thrift * slope))))
         if needed and layer < len(lift) - SAFE_LAYERS:
-            lift[layer, int(kind == "mlp")] = max(0.0, float(np.mean(needed)))
+            lift[at] = float(np.mean(needed))
     return lift
 
 
@@ -235,27 +239,26 @@ def balanced(
     gates: Gates, plan: Plan, lift: NDArray[np.float32], logits: Sequence[NDArray[np.float32]],
     thrifts: Sequence[float], shallower: float = 0.0,
 ) -> Gates:  # fmt: skip
-    """Gates with the lift, and a thrift that weighs more on all other branches, so that the mean depth of the
-    tokens whose `logits` are given falls by `shallower` layers; at thrift 0 they stay as they were.
+    """Gates with the lift, and slopes of all other branches raised alike, so that the mean depth of the tokens whose
+    `logits` are given falls by `shallower` layers; at thrift 0 nothing changes.
     """
     share = np.array([plan.attention_share, 1 - plan.attention_share], np.float32)
-    others = (lift == 0) * np.maximum(gates.slope, 0)
+    fallen, others = lift * gates.slope, (lift == 0) * np.maximum(gates.slope, 0)
     others[len(lift) - SAFE_LAYERS :] = 0
 
-    def depth(weight: float) -> float:
+    def depth(moved: NDArray[np.float32] | float) -> float:
+        """Mean over tokens and thrifts, with slopes that are `moved` less; the last layers are not counted."""
         found = [
-            ((at + lift - thrift * weight * others >= 0) * share)[:, : len(lift) - SAFE_LAYERS].sum((1, 2)).mean()
+            ((at + thrift * moved >= 0) * share)[:, : len(lift) - SAFE_LAYERS].sum((1, 2)).mean()
             for at, thrift in zip(logits, thrifts, strict=True)
         ]
         return float(np.mean(found))
 
-    ran = [((at >= 0) * share)[:, : len(lift) - SAFE_LAYERS].sum((1, 2)).mean() for at in logits]
-    aim = float(np.mean(ran)) - shallower
-    low, high = 0.0, _MOST_PAID
+    aim, low, high = depth(0.0) - shallower, 0.0, _MOST_PAID
     for _ in range(24):
         middle = (low + high) / 2
-        low, high = (middle, high) if depth(middle) > aim else (low, middle)
-    return replace(gates, bias=gates.bias + lift, slope=gates.slope + np.float32(high) * others, points=())
+        low, high = (middle, high) if depth(fallen - middle * others) > aim else (low, middle)
+    return replace(gates, slope=gates.slope - fallen + np.float32(high) * others, points=())
 
 
 def compared(

@@ -7,10 +7,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup as Group
+from typer.main import get_command
 
+from shoal.router.cli import app
 from shoal.router.settings import Settings
 
 ROOT = Path(__file__).parents[1]
+CODE = re.compile(r"^```(?:sh|bash)\n.*?^```$|`[^`\n]+`", re.M | re.S)
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
@@ -28,6 +32,24 @@ def test_the_chinese_readme_has_the_same_commands_figures_and_links() -> None:
         assert Counter(re.findall(what, block.sub("", chinese))) == Counter(re.findall(what, block.sub("", english)))
     assert "](README.zh.md)" in english
     assert "](README.md)" in chinese
+
+
+def test_every_command_and_option_that_is_named_exists() -> None:
+    root = get_command(app)
+    wrong = []
+    for page in PAGES:
+        for line in re.findall(
+            r"\bshoal (?!import )([a-z][^`\n|&#]*)", "\n".join(CODE.findall(page.read_text("utf-8")))
+        ):
+            command, words = root, line.split()
+            while words and isinstance(command, Group) and words[0] in command.commands:
+                command = command.commands[words.pop(0)]
+            known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
+            named = {word.partition("=")[0].rstrip(",.);:") for word in words if word.startswith("--")}
+            group = isinstance(command, Group) and words and re.fullmatch("[a-z]+", words[0])
+            if command is root or group or not named <= known:
+                wrong.append(f"{page.name}: shoal {line.strip()}")
+    assert wrong == []
 
 
 def test_every_setting_is_on_the_page_with_its_default() -> None:

@@ -1,9 +1,11 @@
 """`shoal doctor`: what is installed and reachable here, and what to do about what is not."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import typer
 
@@ -11,6 +13,7 @@ from ..settings import Settings, load_settings
 from .ask import Json
 from .output import out, print_json
 
+MEMORY_GIB = 1.0  # what the default model takes with its copy for long prompts
 Check = tuple[str, bool, str]  # what, whether it is fine, what was found or what to do
 _EXTRAS = {
     "torch": "llm",
@@ -31,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(json: Json = False) -> None:
-    """Check Python, libraries, model, cache, knowledge base and FAQ; exit code 1 when `shoal ask` could not work."""
+    """Check libraries, machine, model, plan, Redis, documents and FAQ; exit code 1 when `shoal ask` could not work."""
     settings = load_settings()
     checks = [_python(), *(_library(name, extra) for name, extra in _EXTRAS.items())]
     checks += [_guarded(name, check, settings) for name, check in _PARTS.items()]
@@ -43,9 +46,12 @@ def doctor(json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _python() -> Check:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return "Python", sys.version_info >= (3, 11), f"{sys.version.split()[0]}, {cores} cores"
+    return "Python", sys.version_info >= (3, 11), f"{sys.version.split()[0]}, {_cores()} cores"
 
 
 def _library(name: str, extra: str) -> Check:
@@ -60,6 +66,43 @@ def _guarded(name: str, check: Callable[[Settings], str], settings: Settings) ->
         return name, True, check(settings)
     except Exception as error:
         return name, False, str(error)
+
+
+def _compiler(settings: Settings) -> str:
+    found = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
+    if found is None:
+        raise LookupError("none: the model decodes several times slower; install g++")
+    return found
+
+
+def _threads(settings: Settings) -> str:
+    if settings.threads is not None and settings.threads > _cores():
+        raise LookupError(f"{settings.threads} on {_cores()} cores: set SHOAL_THREADS to {_cores()} or fewer")
+    return "chosen when the model is loaded" if settings.threads is None else f"{settings.threads} of {_cores()}"
+
+
+def _memory(settings: Settings) -> str:
+    if not (table := Path("/proc/meminfo")).exists():
+        return "not known on this system"
+    kinds = dict(line.split(":", 1) for line in table.read_text("utf-8").splitlines())
+    free = int(kinds["MemAvailable"].split()[0]) / 2**20
+    if free < MEMORY_GIB:
+        raise LookupError(f"{free:.1f} GiB free; the default model wants {MEMORY_GIB:g}: end other programs")
+    return f"{free:.1f} GiB free"
+
+
+def _plan(settings: Settings) -> str:
+    from ...gated_llm import Plan
+    from ...gated_llm.weights import home_folder, model_name
+
+    folder = Path(settings.model)
+    if not (folder / "config.json").exists():
+        folder = home_folder(settings.home) / "models" / model_name(settings.model)
+    if (folder / "plan.json").exists():
+        return str(folder / "plan.json")
+    if Plan.shipped(folder.name):
+        return "the one that ships"
+    raise LookupError(f"none: only full depth; run: shoal gates calibrate --model {settings.model} --data FILE")
 
 
 def _model(settings: Settings) -> str:
@@ -97,7 +140,11 @@ def _faq(settings: Settings) -> str:
 
 
 _PARTS: dict[str, Callable[[Settings], str]] = {
+    "C++ compiler": _compiler,
+    "threads": _threads,
+    "memory": _memory,
     "model": _model,
+    "depth plan": _plan,
     "Redis": _redis,
     "knowledge base": _knowledge,
     "FAQ": _faq,

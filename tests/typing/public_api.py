@@ -1,4 +1,4 @@
-"""The public names as a user's type checker sees them: `make check` reads this file with mypy --strict; nothing runs it.
+"""The public names as a user's type checker sees them: `make check` reads this with mypy --strict; nothing runs it.
 
 A line marked `type: ignore` must be wrong: where it is not, mypy says that the mark is unused.
 """

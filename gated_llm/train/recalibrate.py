@@ -207,7 +207,7 @@ def changed(
             if abs(deeper) <= DEPTH_MARGIN / 2 * plan.total:
                 break
             wanted += deeper
-        more = float(_more(old.kl, done.kl).mean())
+        more = float(beyond(old, done, plan.total).mean())
         tried.append(f"{scale:.0%} of the change: {more:+.1%} loss, {deeper:+.3f} layers where it is fitted")
         if more <= MARGIN / 2 and deeper <= DEPTH_MARGIN * plan.total:
             return (new, scale), tried
@@ -265,13 +265,13 @@ def compared(
     old: Gates, new: Gates, kernel: NativeDecoder, plan: Plan, samples: Sequence[Sample], *, seed: int = 0
 ) -> dict[str, Any]:
     """Both sets on samples that had no part in the change, at every thrift that requests can get. `more`: by what share
-    the new ones lose more, mean over thrifts and sequences; `at_most`: the upper bound of that with 95% certainty
-    (bootstrap over sequences); `deeper`: mean layers.
+    the new ones lose more than the old ones would at their depth, mean over thrifts and sequences; `at_most`: the upper
+    bound of that with 95% certainty (bootstrap over sequences); `deeper`: mean layers.
     """
     cohort = Cohort(kernel, samples)
     thrifts = [point.thrift for point in old.points]
     was, now = (trial(gates, kernel, cohort, plan, thrifts) for gates in (old, new))
-    each = _more(was.kl, now.kl)
+    each = beyond(was, now, plan.total)
     draw = np.random.default_rng(seed)
     means = each[draw.integers(len(each), size=(_DRAWS, len(each)))].mean(1)
     rows = [
@@ -310,10 +310,14 @@ def objection(figures: Mapping[str, Any], layers: int, spent: Mapping[str, float
     return ""
 
 
-def _more(old: Floats, new: Floats) -> Floats:
-    """Per sequence, by what share of the old loss the new one is larger, mean over thrifts; [thrifts, sequences]."""
-    usual = old.mean(1, keepdims=True) + _NEGLIGIBLE
-    more: Floats = ((new - old) / usual).mean(0)
+def beyond(old: Trial, new: Trial, layers: int) -> Floats:
+    """Per sequence, by what share of the old loss the new one is larger than the old gates' would be at the new depth,
+    mean over thrifts: a thrift that saves more may lose more, by as much as the old gates do for it.
+    """
+    loss, depth, now = old.kl.mean(1), old.depth.mean(1), new.depth.mean(1)
+    order = np.argsort(depth)
+    due = np.interp(now, [*depth[order], layers], [*loss[order], 0.0]) - loss
+    more: Floats = ((new.kl - old.kl - due[:, None]) / (loss[:, None] + _NEGLIGIBLE)).mean(0)
     return more
 
 

@@ -20,7 +20,7 @@ from shoal.gated_llm.gates import GatePoint, Gates
 from shoal.gated_llm.native import available
 from shoal.gated_llm.policy import Plan
 from shoal.gated_llm.train import recalibrate as module
-from shoal.gated_llm.train.recalibrate import MARGIN, balanced, lifts, objection, recalibrate
+from shoal.gated_llm.train.recalibrate import MARGIN, Trial, balanced, beyond, lifts, objection, recalibrate
 from shoal.gated_llm.versions import Versions
 from shoal.router import Request
 from shoal.router.cli import main
@@ -164,6 +164,22 @@ def test_losses_of_many_recalibrations_count_together() -> None:
     assert "since the last training" in objection(figures, 30, {"more": 0.03, "deeper": 0.0})
     assert "deeper" in objection(figures | {"deeper": 0.2}, 30, {"more": 0.0, "deeper": 0.2})
     assert objection(figures | {"at_most": float("nan")}, 30, {"more": 0.0, "deeper": 0.0})
+
+
+def test_a_loss_is_judged_at_its_depth() -> None:
+    depth = np.array([[7.0, 7.0], [6.0, 6.0]])
+    old = Trial(kl=np.array([[0.1, 0.1], [0.2, 0.2]]), depth=depth)
+    assert beyond(old, old, LAYERS) == pytest.approx([0, 0])
+    along = Trial(kl=np.array([[0.15, 0.15], [0.2, 0.2]]), depth=np.array([[6.5, 6.5], [6.0, 6.0]]))
+    assert beyond(old, along, LAYERS) == pytest.approx([0, 0])  # as deep, as good
+    worse = Trial(kl=old.kl + np.array([0.0, 0.1]), depth=depth)
+    first, second = beyond(old, worse, LAYERS)
+    assert first == pytest.approx(0)
+    assert second > 0.5
+    free = Trial(kl=old.kl, depth=depth + 0.5)  # deeper for nothing
+    assert (beyond(old, free, LAYERS) > 0.2).all()
+    below = Trial(kl=old.kl + 0.05, depth=depth - [[0.0], [1.0]])  # shallower than the old gates ever were
+    assert (beyond(old, below, LAYERS) > 0.2).all()
 
 
 def test_the_lift_is_what_the_mark_asks_for_and_others_pay_for_it() -> None:

@@ -107,9 +107,11 @@ class Scheduler:
     def _await(self) -> bool:
         """Sleeps until there is something to pass; False when the thread should end."""
         with self._news:
-            if not self._closed and not any(not request.rests for request in self._running) and not self._waiting:
-                self._news.wait(_REST_S if self._running else _IDLE_S)
-            elif self._waiting and not self._running and not self._fits(self._waiting[0]):
+            if not self._running:
+                self._news.wait_for(lambda: self._closed or self._waiting, _IDLE_S)
+            elif not self._closed and all(request.rests for request in self._running) and not self._waiting:
+                self._news.wait(_REST_S)
+            if self._waiting and not self._running and not self._fits(self._waiting[0]):
                 self._news.wait(_REST_S)
             if self._closed or not (self._running or self._waiting):
                 self.thread = None

@@ -17,6 +17,7 @@ from ..policy import SAFE_LAYERS, Plan
 OPEN = 4.595  # logit of 0.99, where gates start
 WHOLE = 4  # first positions of a sequence that no gate shortens
 _QUICK = 10.0  # bias and slope learn so many times faster than one weight
+_STEEP = 8.0  # what all weights together learn so much faster than one, for a state of unit mean square
 _NEVER = 4.0  # thrift at which a branch that the plan keeps would leave
 _SAFE = 0.7
 
@@ -38,7 +39,7 @@ class SoftGates:
             "gates.bias": torch.full((plan.total, 2), OPEN / _QUICK),
             "gates.slope": slope / _QUICK,
         }
-        self._scale = {"gates.weight": hidden**-0.5, "gates.bias": _QUICK, "gates.slope": _QUICK}
+        self._scale = {"gates.weight": _STEEP * hidden**-0.5, "gates.bias": _QUICK, "gates.slope": _QUICK}
         self._thrift, self._temperature = 0.0, 1.0
         self._free = torch.ones(1, 1, dtype=torch.bool)
         self._ran: list[Tensor] = []

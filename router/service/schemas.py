@@ -7,7 +7,7 @@ the answer and that Shoal does not do (tools, log-probabilities) are refused cle
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from ..decision import CacheControl
 from .errors import ApiError
@@ -236,11 +236,21 @@ class RouteBody(Body):
         return [message.plain(index) for index, message in enumerate(self.input)]
 
 
+def own_id(value: str) -> str:
+    """Our part of an `X-Request-Id`: proxies, such as Ray Serve's, put theirs after it."""
+    return value.partition(",")[0].strip()
+
+
 class FeedbackBody(Body):
-    """A thumb for one answer; `request_id` is the answer's `X-Request-Id`."""
+    """A thumb for one answer; `request_id` is the answer's `X-Request-Id`, without what a proxy adds after a comma."""
 
     request_id: Name
     up: bool
+
+    @field_validator("request_id")
+    @classmethod
+    def _own(cls, value: str) -> str:
+        return own_id(value)
 
 
 class KbDocument(Body):

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from ..traces.record import encoded
 from .errors import ApiError
+from .schemas import own_id
 from .state import Service, key_of
 
 
@@ -44,7 +45,7 @@ def routes(service: Service) -> APIRouter:
         recorder, tenant = getattr(service.router, "recorder", None), key_of(http).tenant
         if recorder is None or recorder.store is None:
             raise ApiError(503, "This server keeps no traces.", code="no_traces")
-        record = await service.work(http, lambda: recorder.store.get(trace_id, tenant=tenant))
+        record = await service.work(http, lambda: recorder.store.get(own_id(trace_id), tenant=tenant))
         if record is None:
             message = "No trace of yours has this id: it was not kept (trace: off), or is gone by age or size."
             raise ApiError(404, message, code="trace_not_found", param="trace_id")

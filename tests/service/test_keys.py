@@ -105,6 +105,8 @@ def test_feedback_is_the_tenants_own(serving, tmp_path):
         thumb = {"request_id": answer.headers["x-request-id"], "up": False}
         assert http.post("/v1/feedback", json=thumb, headers=other).status_code == 404
         assert http.post("/v1/feedback", json=thumb, headers=mine).json() == thumb
+        behind = {**thumb, "request_id": f"{thumb['request_id']}, 0bc6006b"}  # as a proxy that adds its own gives it
+        assert http.post("/v1/feedback", json=behind, headers=mine).json() == thumb
 
 
 def test_options_are_checked_by_name():

@@ -52,6 +52,7 @@ class _Asked:
     full_trace: bool
     course: Course
     reminder: str
+    model: str  # fingerprint of the model as it was when this was asked; its gates may be swapped meanwhile
 
     def anchored(self, text: str) -> str:
         """The question with the profile's answer form under it, where it has one."""
@@ -234,6 +235,7 @@ class CognitiveRouter:
             request=request, reading=reading, decision=decision, journal=journal,
             sampling=sampling(request, reading.profile), full_trace=self.recorder.wants_tokens(request),
             course=course, reminder=course.reminder(request.messages, context_layers(self.llm)),
+            model=self.model_fingerprint,
         )  # fmt: skip
         if request.schema is None:
             found = self._from_faq(asked) or self._from_cache(asked) or self._from_kb(asked)
@@ -433,7 +435,7 @@ class CognitiveRouter:
         told: dict[str, Any] = {"reminded": True} if asked.reminder else {}
         told |= {} if self._depth_limit is None else {"depth_limit": self._depth_limit}
         return {
-            "prompt": turns(asked.request.messages), "tenant": asked.request.tenant, "model": self.model_fingerprint,
+            "prompt": turns(asked.request.messages), "tenant": asked.request.tenant, "model": asked.model,
             "kb": self.kb.fingerprint if self.kb is not None and self._uses_kb(asked.decision) else "",
             "request": {**asked.sampling, "profile": asked.decision.profile, **told},
         }  # fmt: skip

@@ -296,6 +296,7 @@ def by_gates(llm: GatedLLM, gates: Path, thrifts: Sequence[float]) -> Iterator[S
     """The same model with the quality at which a request is given each thrift."""
     learned = Gates.read(gates)
     learned.check(learned.layers, learned.weight.shape[2], llm.fingerprint.split("-")[0], gates)
+    llm.model.set_gates(learned)  # for those who ask the model itself
     for point in learned.points:
         if point.thrift in thrifts:
             quality = -math.expm1(-point.loss["grounded"] - 1e-9)

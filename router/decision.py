@@ -273,7 +273,8 @@ class Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Text with the trace that explains it. `finish_reason` is "stop", "length" or "cancelled".
+    """Text with the trace that explains it. `finish_reason` is "stop", "length" or "cancelled", or what
+    a remote model said of itself: "content_filter" or "error".
 
     `tokens`: every token's decisions, for a request with `trace="full"` that the local model answered. `event`: where
     this answer changed how the conversation is being thought about (R6).

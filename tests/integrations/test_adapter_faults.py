@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.messages import ToolMessage
-from langchain_core.outputs import Generation
+from langchain_core.language_models import FakeMessagesListChatModel
+from langchain_core.messages import AIMessage, HumanMessage, HumanMessageChunk, ToolMessage
+from langchain_core.outputs import ChatGeneration, Generation
 from langchain_core.runnables import ConfigurableField
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.schema import NodeWithScore, TextNode
@@ -188,3 +189,39 @@ def test_texts_that_are_none_are_named() -> None:
     for ask in asks:
         with pytest.raises(TypeError, match="takes texts, not NoneType"):
             ask(None)
+
+
+def test_a_streamed_answer_is_a_turn_of_the_next_request(router: CognitiveRouter) -> None:
+    chat = lc.ChatShoal(router=router)
+    first, *more = chat.stream("Hello there")
+    answer = sum(more, first)
+    assert chat.invoke([HumanMessageChunk("Hello there"), answer, HumanMessage("And you?")]).text == "It is forty two."
+
+
+@pytest.mark.parametrize("block", [{"type": "text"}, {"type": "text", "text": None}])
+def test_a_text_block_without_text_is_named(router: CognitiveRouter, block: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="a text block needs its text"):
+        lc.ChatShoal(router=router).invoke([HumanMessage([block])])
+
+
+@pytest.mark.parametrize(
+    ("told", "ended"),
+    [
+        ({"finish_reason": "length"}, "length"),  # OpenAI
+        ({"finish_reason": "MAX_TOKENS"}, "length"),  # Google
+        ({"finish_reason": "SAFETY"}, "content_filter"),
+        ({"stop_reason": "max_tokens"}, "length"),  # Anthropic
+        ({"stop_reason": "refusal"}, "content_filter"),
+        ({"stopReason": "max_tokens"}, "length"),  # Bedrock
+        ({"done_reason": "length"}, "length"),  # Ollama
+        ({"stop_reason": "end_turn"}, "stop"),
+        ({"finish_reason": "STOP"}, "stop"),
+        ({}, "stop"),
+    ],
+)
+def test_cut_off_and_refused_answers_are_known_by_any_vendors_word(told: dict[str, str], ended: str) -> None:
+    cache, message = lc.ShoalCache(DepthCache()), AIMessage("The answer is", response_metadata=told)
+    cache.update("prompt", "model", [ChatGeneration(message=message)])
+    assert (cache.lookup("prompt", "model") is not None) == (ended == "stop")
+    *_, last = lc.RemoteLLM(FakeMessagesListChatModel(responses=[message])).stream("What is it?")
+    assert last.finish_reason == ended

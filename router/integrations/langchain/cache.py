@@ -16,9 +16,9 @@ from langchain_core.outputs import ChatGeneration, Generation
 
 from ....cache import DepthCache
 from ...errors import InvalidRequest
+from .messages import finish_reason
 
 _TAG = "langchain"
-_UNFINISHED = frozenset({"length", "max_tokens", "cancelled", "content_filter", "error"})
 
 
 class ShoalCache(BaseCache):
@@ -56,7 +56,7 @@ class ShoalCache(BaseCache):
 
     def _record(self, prompt: str, llm_string: str, generations: Sequence[Generation]) -> dict[str, Any] | None:
         details = [_details(generation) for generation in generations]
-        unfinished = any(detail.get("finish_reason") in _UNFINISHED for detail in details)
+        unfinished = any(finish_reason(detail) != "stop" for detail in details)
         if not generations or unfinished or (text := _encode(generations)) is None:
             return None
         depth = max((d["depth"]["max"] for d in details if isinstance(d.get("depth"), dict)), default=0.0)

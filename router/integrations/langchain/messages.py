@@ -1,15 +1,30 @@
 """LangChain messages to Shoal's, and Shoal's answers to LangChain's. Refuses what a text model cannot take."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ChatMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk
 
 from ...decision import Answer, Piece
 from ...errors import InvalidRequest
 
-_ROLES = {"human": "user", "ai": "assistant", "system": "system"}
+_ROLES = ((HumanMessage, "user"), (AIMessage, "assistant"), (SystemMessage, "system"))  # chunks of them among them
+_REASON = ("finish_reason", "stop_reason", "stopReason", "done_reason")  # OpenAI, Google; Anthropic; Bedrock; Ollama
+_CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
+_WITHHELD = frozenset(
+    {"content_filter", "content_filtered", "refusal", "safety", "recitation", "blocklist", "prohibited_content", "spii",
+     "guardrail_intervened"}
+)  # fmt: skip
 
 
 def to_prompt(messages: Sequence[BaseMessage]) -> list[dict[str, str]]:
@@ -22,9 +37,10 @@ def _role(message: BaseMessage) -> str:
         raise InvalidRequest("this model has no tools: messages with tool calls or results cannot be sent", "messages")
     if isinstance(message, ChatMessage):
         return message.role
-    if message.type not in _ROLES:
-        raise InvalidRequest(f"messages of type {message.type!r} cannot be sent to this model", "messages")
-    return _ROLES[message.type]
+    for kind, role in _ROLES:
+        if isinstance(message, kind):
+            return role
+    raise InvalidRequest(f"messages of type {message.type!r} cannot be sent to this model", "messages")
 
 
 def _text(message: BaseMessage) -> str:
@@ -32,7 +48,18 @@ def _text(message: BaseMessage) -> str:
     for block in blocks:
         if isinstance(block, dict) and block.get("type") != "text":
             raise InvalidRequest(f"this model reads text only; remove the {block.get('type')!r} block", "messages")
+        if isinstance(block, dict) and not isinstance(block.get("text"), str):
+            raise InvalidRequest("a text block needs its text, under the key 'text'", "messages")
     return "".join(block if isinstance(block, str) else block["text"] for block in blocks)
+
+
+def finish_reason(told: Mapping[str, Any]) -> str:
+    """How an answer ended, from any vendor's `response_metadata`: "stop", "length", "content_filter", or "cancelled"
+    and "error" where it says so."""
+    reason = next((str(told[name]).lower() for name in _REASON if told.get(name)), "stop")
+    if reason in ("cancelled", "error"):
+        return reason
+    return "length" if reason in _CUT else "content_filter" if reason in _WITHHELD else "stop"
 
 
 def _usage(answer: Answer) -> UsageMetadata:

@@ -16,9 +16,9 @@ from langchain_core.messages.utils import count_tokens_approximately
 
 from ...deep import Turns
 from ...errors import InvalidRequest, MissingExtra, RouterError
+from .messages import finish_reason
 
 _DEPTH = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(\d+)\s*")
-_LENGTH = frozenset({"length", "max_tokens", "MAX_TOKENS"})
 _MAX_TOKENS = ("max_tokens", "num_predict", "max_output_tokens")  # names this field has in chat models
 
 
@@ -142,11 +142,10 @@ class RemoteLLM:
         usage = final.usage_metadata
         read = usage["input_tokens"] if usage else count_tokens_approximately(messages)
         written = usage["output_tokens"] if usage else count_tokens_approximately([AIMessage(text)])
-        reason = metadata.get("finish_reason") or metadata.get("stop_reason") or metadata.get("done_reason")
         return RemoteChunk(
             text="",
             depth=report,
-            finish_reason="cancelled" if cancelled else "length" if reason in _LENGTH else "stop",
+            finish_reason="cancelled" if cancelled else finish_reason(metadata),
             usage=RemoteUsage(
                 prompt_tokens=read, completion_tokens=written, layer_tokens=(read + written) * report.max
             ),

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import unicodedata
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from ..decision import Answer, Decision, Message
-from ..errors import InvalidRequest, Refused
+from ..errors import InvalidRequest, NoModel, Refused
 from ..settings import Settings, load_settings
 from .output import err, note, out, print_json, progress_bar
 
@@ -22,6 +23,7 @@ Model = Annotated[str | None, typer.Option(help="Name, folder, hub id or GGUF fi
 _HEIGHTS = "▁▂▃▄▅▆▇█"  # shallow to deep, so that the strip can be read without colours
 _SHADES = ("blue", "blue", "cyan", "cyan", "green", "yellow", "dark_orange", "red")
 _LEVELS = len(_HEIGHTS)
+_HARMLESS = "\n\t\u200c\u200d"  # besides wide and unbreakable spaces: what joins or parts letters and emoji
 
 
 def register(app: typer.Typer) -> None:
@@ -97,7 +99,7 @@ def _print_stream(router: Any, prompt: Any, fields: dict[str, Any]) -> Answer:
 
 def printable(text: str) -> str:
     """The text without terminal control characters: an answer must not be able to drive the terminal."""
-    return "".join(ch for ch in text if ch in "\n\t" or (ch.isprintable() and ch != "\x1b"))
+    return "".join(ch for ch in text if ch.isprintable() or ch in _HARMLESS or unicodedata.category(ch) == "Zs")
 
 
 def summary(answer: Answer) -> str:
@@ -152,7 +154,7 @@ def chat(
                 else:
                     answer = _print_stream(router, said, fields)
                     print_strip(answer, err)
-            except (Refused, InvalidRequest) as error:  # one turn is refused, the conversation goes on without it
+            except (Refused, InvalidRequest, NoModel) as error:  # of one turn: the conversation goes on without it
                 if isinstance(error, InvalidRequest) and error.param != "messages":
                     raise
                 note(str(error))
@@ -216,7 +218,7 @@ def _print_failure(number: int, error: Exception, json: bool) -> None:
 
 
 def _code(error: Exception) -> str:
-    return error.code if isinstance(error, Refused) else "invalid_request"
+    return error.code if isinstance(error, Refused) else "no_model" if isinstance(error, NoModel) else "invalid_request"
 
 
 def _print_decision(decision: Decision, json: bool) -> None:

@@ -195,7 +195,10 @@ def test_a_streamed_answer_is_a_turn_of_the_next_request(router: CognitiveRouter
     chat = lc.ChatShoal(router=router)
     first, *more = chat.stream("Hello there")
     answer = sum(more, first)
-    assert chat.invoke([HumanMessageChunk("Hello there"), answer, HumanMessage("And you?")]).text == "It is forty two."
+    assert (
+        chat.invoke([HumanMessageChunk(content="Hello there"), answer, HumanMessage("And you?")]).text
+        == "It is forty two."
+    )
 
 
 @pytest.mark.parametrize("block", [{"type": "text"}, {"type": "text", "text": None}])

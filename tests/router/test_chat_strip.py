@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from shoal.router.cli import main
-from shoal.router.cli.ask import print_strip
+from shoal.router.cli.ask import print_strip, printable
 from shoal.router.decision import Answer, Decision, Route
 from shoal.router.journal import Journal, no_depth
+from shoal.router.traces.page import shown
 
 
 def answer(*depths: float) -> Answer:
@@ -91,3 +92,22 @@ def test_a_refused_turn_does_not_end_the_conversation(
     assert refused["error"]["code"] == "depth_attack"
     assert answered["text"] == "At nine."
     assert "least thinking" in err
+
+
+@pytest.mark.parametrize("text", ["30\u00a0km", "北京\u3000上海", "👨\u200d👩\u200d👧", "می\u200cخواهم"])
+def test_spaces_and_joiners_stay_and_what_turns_the_text_goes(text: str) -> None:
+    assert printable(f"{text}\u202e\x1b\r\x9b") == text
+    assert shown(f"{text}\u202e\x1b\x9b") == text
+
+
+def test_a_turn_nobody_can_answer_does_not_end_the_conversation(
+    shoal: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "faq.jsonl").write_text(json.dumps({"id": "a", "question": "When are you open?", "answer": "At nine."}))
+    monkeypatch.setenv("SHOAL_ROUTER_ONLY", "true")
+    assert shoal("faq", "import", "faq.jsonl")[0] == 0
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Why is the sea salty?\nWhen are you open?\n\n"))
+    code, out, err = shoal("chat", "--json")
+    unanswered, answered = map(json.loads, out.splitlines())
+    assert (code, unanswered["error"]["code"], answered["text"]) == (0, "no_model", "At nine.")
+    assert "no language model" in err

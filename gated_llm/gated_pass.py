@@ -38,8 +38,9 @@ class GatedPass:
         itself runs `attention` and `mlp` or not.
         """
         gates, wide = self._gates, x[0].float()
-        unit = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
-        logit = unit @ gates.weight[layer].t() + gates.bias[layer] - self.thrift.value * gates.slope[layer]
+        square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_() / wide.shape[-1]
+        logit = (wide @ gates.weight[layer].t()) * torch.rsqrt(square + 1e-6)
+        logit += gates.bias[layer] - self.thrift.value * gates.slope[layer]
         alpha = torch.sigmoid(logit)
         if layer >= len(gates.bias) - SAFE_LAYERS:
             alpha = alpha.clamp(min=SAFE)

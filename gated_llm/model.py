@@ -192,7 +192,10 @@ class Decoder:
             x = x if added is None else x + added * alpha[:, :1]
         elif attention:
             rows = alpha[:, 0].nonzero().flatten()
-            if len(rows):
+            if len(rows) == x.shape[1]:
+                added = self.attend(index, x, positions, rotary, cache)
+                x = x if added is None else x + added * alpha[:, :1]
+            elif len(rows):
                 part = [tuple(table[:, rows] for table in tables) for tables in rotary]
                 turned: Rotary = (part[0], part[1])  # type: ignore[assignment]
                 places = (rows + (cache.tokens - x.shape[1])).tolist()
@@ -202,6 +205,8 @@ class Decoder:
         elif keep:
             self.attend(index, x, positions, rotary, cache, store_only=True)
         rows = alpha[:, 1].nonzero().flatten()
+        if len(rows) == x.shape[1]:
+            return x + self.feed(index, x) * alpha[:, 1:]
         return x.index_add(1, rows, self.feed(index, x[:, rows]) * alpha[rows, 1:]) if len(rows) else x
 
     def attend(

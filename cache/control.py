@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from .errors import CacheInputError
 
+LONGEST_S = 2.0**31  # what HTTP takes a longer max-age for
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
@@ -24,8 +26,10 @@ class Control:
             for name, _, value in (p.partition("=") for p in header.split(","))
         }
         age = words.get("max-age")
-        if age is not None and not age.isdecimal():
+        if age is not None and not (age.isascii() and age.isdecimal()):
             raise CacheInputError("Cache-Control: max-age must be a whole number of seconds")
         return cls(
-            no_cache="no-cache" in words, no_store="no-store" in words, max_age_s=None if age is None else float(age)
+            no_cache="no-cache" in words,
+            no_store="no-store" in words,
+            max_age_s=None if age is None else min(float(age), LONGEST_S),
         )

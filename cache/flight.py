@@ -1,9 +1,9 @@
 """Single-flight (R7, C5): many identical requests at once cost one generation. Knows nothing of how answers are made.
 
 In one process the first caller leads and the others wait for what it shares. Across processes a lease in Redis, with
-expiry and a fencing number, picks one leader; the rest look into the shared tier until its answer is there. A leader
-that fails, or whose answer may not be stored, wakes the others: in its process with whatever it shared, else one of
-them leads next.
+expiry, renewed while the leader works, and a fencing number, picks one leader; the rest look into the shared tier
+until its answer is there. A leader that fails, or whose answer may not be stored, wakes the others: in its process
+with whatever it shared, else one of them leads next.
 """
 
 import asyncio
@@ -27,6 +27,8 @@ class Leases(Protocol):
     """Leases between processes: a fencing number, 0 when another has it, None when there is nobody to ask."""
 
     def lease(self, tenant: str, key: str, rank: int, token: str, lease_s: float) -> int | None: ...
+
+    def prolong(self, tenant: str, key: str, rank: int, token: str, lease_s: float) -> None: ...
 
     def release(self, tenant: str, key: str, rank: int, token: str) -> None: ...
 
@@ -54,6 +56,7 @@ class Flights:
     def __init__(self, *, leases: Leases | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._leases, self._clock = leases, clock
         self._open: dict[Slot, Future[Any]] = {}
+        self._leased: dict[str, tuple[Slot, float]] = {}  # by token: what this process holds, for how many seconds
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -98,8 +101,18 @@ class Flights:
         if flight.leader and flight.own:
             self._land(flight.slot, flight.shared)
 
+    def renew(self) -> None:
+        """Prolong the leases of flights under way, however long their answers; to be called well within `lease_s`."""
+        with self._lock:
+            leased = list(self._leased.items())
+        for token, (slot, lease_s) in leased:
+            if self._leases is not None:
+                self._leases.prolong(*slot, token, lease_s)
+
     def release(self, flight: Flight) -> None:
         """Give the lease back."""
+        with self._lock:
+            self._leased.pop(flight.token, None)
         if self._leases is not None and flight.fence:
             self._leases.release(*flight.slot, flight.token)
 
@@ -128,6 +141,9 @@ class Flights:
                 self._land(slot, found)
                 return Flight(slot=slot, leader=False, result=found)
             fence = None if self._leases is None else self._leases.lease(*slot, token, lease_s)
+            if fence:
+                with self._lock:
+                    self._leased[token] = (slot, lease_s)
             if fence is None or fence > 0 or self._clock() >= until:
                 return Flight(slot=slot, leader=True, own=True, fence=fence or None, token=token)
             yield pause

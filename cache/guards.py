@@ -33,6 +33,7 @@ _NEAR = 0.7  # and for a lone "not", which far-off paraphrases often have on one
 # Share of words from which another order of the parts means another thing: of all words; of all, where those with
 # meaning are the same; in Chinese of the characters with meaning.
 _SAME, _SAME_IN_SENSE, _ZH_SAME = 0.75, 0.6, 0.6
+_LINED = 3  # lines of a text that keeps them
 _ORDERED = 10  # words of an English text in which that is so even where other words differ too
 
 
@@ -43,6 +44,8 @@ class Guards:
         """Why the answer to one must not be given to the other, or None where no rule objects. Symmetric."""
         if a == b:
             return None
+        if _relined(a, b):
+            return "lines"
         x, y = facts(a), facts(b)
         if x.text == y.text and (x.code, x.flags, x.cased, x.signs) == (y.code, y.flags, y.cased, y.signs):
             return None
@@ -81,6 +84,12 @@ class Guards:
         if asked.negations % 2 and not said.negations:
             return "negation"
         return _kind(asked, said)
+
+
+def _relined(a: str, b: str) -> bool:
+    """Whether texts of several lines, a table or code, have the same words on other lines."""
+    rows_a, rows_b = ([row.split() for row in text.splitlines()] for text in (a, b))
+    return max(len(rows_a), len(rows_b)) >= _LINED and rows_a != rows_b and a.split() == b.split()
 
 
 def _pair(kind: str, one: str, other: str) -> str:

@@ -2,7 +2,8 @@
 
 Two requests have the same key exactly when nothing that could change the answer differs. Messages are folded (`fold`)
 and their white space collapsed, except inside code (fenced, in back ticks, or indented lines), which stays as it is,
-and so does everything beside the messages: a stop string may well be a line feed. The depth budget is not part of the
+and so does everything beside the messages: a stop string may well be a line feed. A text of three lines and more keeps
+them: it may be a table, verses, or code that nobody marked. The depth budget is not part of the
 key (the bucket stands beside it), nor are fields that only change how an answer is sent.
 
 The *scope* is the key without the last user turn: system prompt, earlier turns, sampling, tools, fingerprints,
@@ -30,8 +31,11 @@ max_depth budget depth trace headers extra_headers prompt"""
 IGNORED = frozenset(_DELIVERY.split())
 _CODE = re.compile(f"({CODE.pattern})", re.DOTALL)
 _SPACE = re.compile(r"\s+")
+_BREAK = re.compile(r"\s*[\n\r]\s*")
+_WRAPPED = 1  # line breaks that may come of a narrow window
 _INDENTED = re.compile(r"[\n\r](?: {2,}| *\t[ \t]*)\S")
 SEMANTIC_MAX_CHARS = 600
+_LONGEST_INT = 1024  # bits; no float is longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +52,19 @@ class CacheKey:
 
 
 def normal_text(text: str) -> str:
-    """Folded, with single spaces, outside code and indented lines; surrogate pairs joined; ends trimmed."""
+    """Folded, with single spaces, outside code and indented lines; surrogate pairs joined; ends trimmed. Line breaks
+    are kept where there is more than one."""
     if any("\ud800" <= c <= "\udfff" for c in text):
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass") if _pairs(text) else text
-    parts = _CODE.split(text)
-    parts[::2] = [part if _INDENTED.search(part) else _SPACE.sub(" ", fold(part)) for part in parts[::2]]
+    parts = _CODE.split(text.strip())
+    free = [i for i in range(0, len(parts), 2) if not _INDENTED.search(parts[i])]
+    for i in free:
+        parts[i] = fold(parts[i])
+    parts[0], parts[-1] = parts[0].lstrip(), parts[-1].rstrip()
+    lines = sum(len(_BREAK.findall(parts[i])) for i in free) > _WRAPPED
+    for i in free:
+        rows = _BREAK.split(parts[i]) if lines else [parts[i]]
+        parts[i] = "\n".join(_SPACE.sub(" ", row) for row in rows)
     return "".join(parts).strip()
 
 
@@ -68,12 +80,16 @@ def _pairs(text: str) -> bool:
 def _canonical(value: Any, path: str) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, int | float):
+    if isinstance(value, int):
+        if value.bit_length() > _LONGEST_INT:
+            raise CacheInputError(f"{path} has more than {_LONGEST_INT} bits; such a request cannot be cached")
+        return value
+    if isinstance(value, float):
         if not math.isfinite(value):
             raise CacheInputError(f"{path} is {value}; a request with such a number cannot be cached")
-        return int(value) if float(value).is_integer() else value
+        return int(value) if value.is_integer() else value
     if isinstance(value, Mapping):
-        return {str(k): _canonical(v, f"{path}.{k}") for k, v in value.items() if v is not None}
+        return {str(k): _canonical(v, f"{path}.{k}") for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [_canonical(item, f"{path}[{i}]") for i, item in enumerate(value)]
     raise CacheInputError(f"{path} is a {type(value).__name__}; only JSON values can be part of a cache key")
@@ -99,7 +115,7 @@ def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
     for i, message in enumerate(given):
         if not isinstance(message.get("role"), str):
             raise CacheInputError(f"message {i} has no role; give each message a 'role' and a 'content'")
-        rest = {k: v for k, v in message.items() if k != "content"}
+        rest = {k: v for k, v in message.items() if k != "content" and v is not None}
         content = _content(message.get("content"), f"messages[{i}].content")
         messages.append({**_canonical(rest, f"messages[{i}]"), "content": content})
     return messages

@@ -49,6 +49,12 @@ redis.call('PEXPIRE', KEYS[2], ARGV[3])
 return fence
 """
 
+# KEYS: lease. ARGV: token, lease ms.
+PROLONG = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return 0
+"""
+
 # KEYS: lease. ARGV: token.
 RELEASE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end

@@ -186,6 +186,13 @@ class RedisTier:
             lambda client: int(client.eval(redis_scripts.LEASE, 2, *names, token, int(lease_s * 1000), ttl)), write=True
         )
 
+    def prolong(self, tenant: str, key: str, rank: int, token: str, lease_s: float) -> None:
+        """The lease is good for so many seconds from now, where it is still this token's."""
+        name = f"{self._prefix(tenant)}:f:{key}:{rank}"
+        self.link.call(
+            lambda client: client.eval(redis_scripts.PROLONG, 1, name, token, int(lease_s * 1000)), write=True
+        )
+
     def release(self, tenant: str, key: str, rank: int, token: str) -> None:
         name = f"{self._prefix(tenant)}:f:{key}:{rank}"
         self.link.call(lambda client: client.eval(redis_scripts.RELEASE, 1, name, token), write=True)

@@ -284,6 +284,7 @@ class DepthCache:
         elif kind == "put" and self.embed is not None:
             self._learn(str(data["tenant"]), str(data["key"]), int(data["rank"]))
         elif kind == "tick":
+            self._flights.renew()
             for selector in self._l2.send_pending():
                 self._events.publish("drop", selector_fields(selector))
 

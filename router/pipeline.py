@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..cache import DepthCache, Guards, same_question
+from ..cache import DepthCache, Entry, Guards, same_question
 from .decider import TOTAL_WITHOUT_MODEL, Decider, Reading, as_max_depth, sampling, seeded
 from .decision import Answer, Decision, Piece, Prompt, Request, Route
 from .deep import Chunk, Deep, Turns, grounded, reminded, reworded, text_tokens, turns
@@ -255,14 +255,20 @@ class CognitiveRouter:
         age = asked.request.cache.max_age_s
         with self.cache.single_flight(**self._key(asked), budget=asked.decision.budget, max_age_s=age) as flight:
             if not flight.leader:
-                answer = self._answer(asked, flight.result.text, Route.CACHE, tier="flight")
-                reason = getattr(flight.result, "finish_reason", "stop")  # what another process stored had its end
+                reason, entry_id = self._landed(flight.result)
+                answer = self._answer(asked, flight.result.text, Route.CACHE, tier="flight", entry_id=entry_id)
                 yield from replay(replace(answer, finish_reason=reason))
                 return
             for piece in self._think(asked, cancel, live=live, fence=flight.fence):
                 if piece.answer is not None and piece.answer.finish_reason != "cancelled":
                     flight.share(piece.answer)
                 yield piece
+
+    def _landed(self, result: Answer | Entry) -> tuple[str, str]:
+        """How an answer that another caller's flight brought ended, and the id it is stored under."""
+        if isinstance(result, Entry):  # what another process stored had its end
+            return "stop", result.id
+        return result.finish_reason, self._answered.get(result.trace.id, ("", ""))[1]
 
     def _from_faq(self, asked: _Asked) -> Answer | None:
         if not len(self.faq) or asked.reading.features.follow_up:

@@ -82,7 +82,7 @@ def _request(service: Service, body: Generation, messages: Messages, http: HttpR
         top_p=body.top_p,
         stop=body.stops,
         seed=body.seed,
-        cache=body.cache_control(http.headers.get("cache-control")),
+        cache=body.cache_control(",".join(http.headers.getlist("cache-control"))),
         schema=body.held_to(),
         trace=body.trace,
         request_id=http.state.request_id,

@@ -29,6 +29,7 @@ from ..errors import RouterError
 
 PREFIX = "sk-shoal-"
 VERSION = 1  # of the key file
+_TICK_S = 1e-3
 SYNC_S = 1.0  # deadline of an exchange with Redis, which no request waits for
 TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -61,6 +62,7 @@ class ApiKey:
         return {name: value for name, value in asdict(self).items() if name != "sha256"}
 
 
+_NUMBERS = ("rpm", "concurrent", "max_tokens", "quota", "created", "changed")
 LOCAL = ApiKey(id="local", name="local", tenant="default", sha256="", admin=True)
 
 
@@ -117,7 +119,7 @@ def change_key(path: Path, key_id: str, **limits: Any) -> ApiKey:
     with _locked(path):
         keys, revoked = _load(path)
         old = _one(keys, key_id)
-        new = replace(old, **limits, changed=time.time())
+        new = replace(old, **limits, changed=max(time.time(), old.changed + _TICK_S))  # the newest word, any clock
         _write(path, [new if key is old else key for key in keys], revoked)
     return new
 
@@ -143,9 +145,10 @@ def sync_keys(path: Path, link: RedisLink, *, namespace: str = "shoal") -> bool:
     if found is None:
         return False
     there = {key.id: key for key in map(_told, found[0].values()) if key is not None}
-    keys, revoked = _merge(path, there.values(), (one.decode() for one in found[1]))
+    told = {one.decode(errors="replace") for one in found[1]}
+    keys, revoked = _merge(path, there.values(), sorted(told))
     news = {key.id: json.dumps(asdict(key)) for key in keys if there.get(key.id) != key}
-    buried = set(revoked) - {one.decode() for one in found[1]}
+    buried = set(revoked) - told
 
     def tell(client: Any) -> bool:
         if news:
@@ -234,9 +237,13 @@ def _told(record: bytes) -> ApiKey | None:
     """A key as another service wrote it down; None where that is not one."""
     try:
         raw = json.loads(record)
-        return ApiKey(**{each.name: raw[each.name] for each in fields(ApiKey) if each.name in raw})
+        key = ApiKey(**{each.name: raw[each.name] for each in fields(ApiKey) if each.name in raw})
     except (ValueError, TypeError):
         return None
+    texts, numbers = (key.id, key.name, key.sha256), [getattr(key, name) for name in _NUMBERS]
+    sound = isinstance(key.tenant, str) and TENANT.fullmatch(key.tenant) and isinstance(key.admin, bool)
+    sound = sound and all(isinstance(text, str) for text in texts)
+    return key if sound and all(isinstance(n, int | float) and 0 <= n < math.inf for n in numbers) else None
 
 
 def _load(path: Path) -> tuple[list[ApiKey], list[str]]:

@@ -289,10 +289,10 @@ def _unsupported(param: str, message: str) -> ApiError:
 
 
 def _cache_header(header: str) -> CacheControl:
-    words = {word.strip().lower() for word in header[:200].split(",")}
+    words = {word.strip().lower() for word in header.split(",")}
     ages = [word[8:] for word in words if word.startswith("max-age=") and word[8:].isascii() and word[8:].isdigit()]
     return CacheControl(
         read=not words & {"no-cache", "no-store"},
         write="no-store" not in words,
-        max_age_s=float(ages[0]) if ages else None,
+        max_age_s=min(map(float, ages)) if ages else None,
     )

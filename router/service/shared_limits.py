@@ -99,7 +99,7 @@ class SharedLimits:
         """Gives the place back."""
         name = self._name(key.id, "at-once")
         self._forget(name, holder)
-        self.link.call(lambda client: client.zrem(name, holder))
+        self._zrem(name, holder)
 
     def hold(
         self, account: str, holder: str, amount: float, *, granted: float, ledger: str, spent: float
@@ -130,6 +130,8 @@ class SharedLimits:
             held = {name: sorted(members) for name, members in self._held.items()}
         for name, members in held.items():
             self._run(RENEW, [name], self._lease_ms, *members)
+            if left := [member for member in members if not self._holds(name, member)]:  # while they were prolonged
+                self._zrem(name, *left)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -143,7 +145,7 @@ class SharedLimits:
         if taken is not None and not taken:
             self._forget(name, member)
         elif not self._holds(name, member):
-            self.link.call(lambda client: client.zrem(name, member))
+            self._zrem(name, member)
         return None if taken is None else bool(taken)
 
     def _holds(self, name: str, member: str) -> bool:
@@ -156,6 +158,9 @@ class SharedLimits:
             members.discard(member)
             if not members:
                 self._held.pop(name, None)
+
+    def _zrem(self, name: str, *members: str) -> None:
+        self.link.call(lambda client: client.zrem(name, *members))
 
     def _run(self, script: str, names: list[str], *values: object) -> Any:
         return self.link.call(lambda client: client.eval(script, len(names), *names, *values))

@@ -184,3 +184,9 @@ def test_a_sentence_that_does_not_hold_what_was_asked(question: str, sentence: s
 )
 def test_a_sentence_may_say_more_than_was_asked(question: str, sentence: str) -> None:
     assert guards.unsupported(question, sentence, PARCELS + sentence) is None
+
+
+def test_lines_of_a_table_count() -> None:
+    guards = Guards()
+    assert guards.conflict("Sum each line:\n1 2\n3", "Sum each line:\n1\n2 3") == "lines"
+    assert guards.conflict("How do I\nsum lines?", "How do I sum lines?") is None

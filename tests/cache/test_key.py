@@ -52,6 +52,8 @@ def test_white_space_and_width_do_not_count_outside_code() -> None:
         ("add 3½ cups", "add 31⁄2 cups"),
         ("what prints this:\nif x:\n    a()\nb()", "what prints this:\nif x:\n    a()\n    b()"),
         ("a:\n\tb", "a:\nb"),
+        ("Sum each line:\n1 2\n3", "Sum each line:\n1\n2 3"),
+        ("What does it print?\n# x = 1\nprint(2)", "What does it print?\n# x = 1 print(2)"),
     ],
 )
 def test_signs_and_indentation_that_mean_something_count(a: str, b: str) -> None:
@@ -176,3 +178,20 @@ def test_values_nested_without_end_are_refused() -> None:
 def test_an_empty_tenant_is_refused() -> None:
     with pytest.raises(CacheInputError, match="tenant"):
         key_of("q", tenant="")
+
+
+def test_lines_may_be_spaced_as_one_likes() -> None:
+    assert key_of("a:\n1  2\n\n3").hash == key_of("\n a: \r\n1 2\n3\n").hash
+
+
+def test_null_in_a_schema_is_a_value() -> None:
+    null, anything = ({"schema": {"properties": {"x": held}}} for held in ({"const": None}, {}))
+    assert key_of("q", request=null).hash != key_of("q", request=anything).hash
+    named, unnamed = {"role": "user", "content": "q", "name": None}, {"role": "user", "content": "q"}
+    assert key_of([named]).hash == key_of([unnamed]).hash
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_numbers_beyond_any_float_are_refused(digits: int) -> None:
+    with pytest.raises(CacheInputError, match="bits"):
+        key_of("q", request={"temperature": 0.5, "seed": 10**digits})

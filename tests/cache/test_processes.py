@@ -264,3 +264,23 @@ def test_an_empty_redis_and_memory_are_filled_from_disk_and_requests_replay(
     assert replayed == [(f"a{n}", f"a{n}", "l2") for n in range(5)]
     after.close()
     other.close()
+
+
+def test_an_answer_that_outlasts_its_lease_is_made_once_and_kept(redis_url: str) -> None:
+    space, question = token_hex(4), "a long story"
+    caches = [DepthCache(redis_url, namespace=space) for _ in range(2)]
+    slow, other = caches
+    for cache in caches:
+        assert cache._l2 is not None
+        assert cache._events is not None
+        cache._l2.link._deadline_s = 5.0
+        assert cache._events.connected.wait(5)
+    with slow.single_flight(question, budget=30, lease_s=1.2) as flight:
+        assert flight.leader
+        with other.single_flight(question, budget=30, lease_s=1.2, wait_s=2.5) as second:
+            assert second.fence is None  # it waited in vain, and goes on without a lease
+        assert slow.put(question, "and so on", budget=30, depth=30, fence=flight.fence) is not None
+    with other.single_flight(question, budget=30) as found:
+        assert found.result.text == "and so on"
+    for cache in caches:
+        cache.close()

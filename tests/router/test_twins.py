@@ -66,3 +66,12 @@ def test_a_leader_that_leaves_does_not_take_the_followers_with_it(
     follower.join()
     assert texts == ["It is so."]
     assert len(model.calls) == 2
+
+
+def test_a_thumb_down_on_a_copy_retracts_what_was_copied(router: CognitiveRouter, model: ScriptedModel) -> None:
+    model.delay_s = 0.2
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: router.ask(HARD), range(4)))
+    copy = next(answer for answer in answers if answer.trace.tier == "flight")
+    assert router.feedback(copy.trace.id, up=False)
+    assert router.ask(HARD).route is not Route.CACHE

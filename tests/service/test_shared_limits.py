@@ -2,10 +2,11 @@
 when a process or Redis goes."""
 
 import concurrent.futures
+import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from secrets import token_hex
 
 import openai
@@ -179,7 +180,7 @@ def test_keys_made_changed_and_revoked_on_one_machine_reach_another(redis_url, t
 def test_two_services_share_a_keys_limits_and_its_quota(serving, redis_server, tmp_path):
     secret, _ = create_key(tmp_path / "a.json", name="one", rpm=3)
     paid, _ = create_key(tmp_path / "a.json", name="paid", quota=58_100)
-    (tmp_path / "b.json").write_text('{"keys": []}')
+    (tmp_path / "b.json").write_text('{"version": 1, "keys": []}')
     shared = {"redis_url": redis_server.url}
     with (
         serving(keys_path=tmp_path / "a.json", ledger_path=tmp_path / "a.sqlite", **shared) as a,
@@ -220,3 +221,45 @@ def test_where_redis_does_not_tell_of_keys_only_this_machine_is_let_in(redis_ser
     assert options_of(blind, host="0.0.0.0").keys_path == blind.key_path
     assert KeyRing(blind.key_path).find("sk-shoal-x") is None
     assert options_of(blind, host="127.0.0.1").keys_path is None
+
+
+def test_a_place_that_was_left_while_it_was_prolonged_is_not_kept(limits):
+    key = replace(LOCAL, id="k", concurrent=1)
+    assert limits.enter(key, "one")
+    run = limits._run
+
+    def after_leaving(*args):
+        limits.leave(key, "one")
+        return run(*args)
+
+    limits._run = after_leaving
+    limits.renew()
+    limits._run = run
+    assert limits.enter(key, "two")
+
+
+def test_the_newest_word_on_a_key_counts_where_clocks_differ(redis_url, tmp_path, monkeypatch):
+    link, space = RedisLink(redis_url, deadline_s=20), token_hex(4)
+    ahead, right = tmp_path / "a.json", tmp_path / "b.json"
+    create_key(ahead, name="one")
+    with monkeypatch.context() as patched:
+        now = time.time()
+        patched.setattr("time.time", lambda: now + 3600)
+        change_key(ahead, "one", rpm=5)
+    assert all(sync_keys(path, link, namespace=space) for path in (ahead, right))
+    change_key(right, "one", rpm=9)
+    assert all(sync_keys(path, link, namespace=space) for path in (right, ahead))
+    assert [key.rpm for key in list_keys(ahead)] == [9]
+    link.close()
+
+
+@pytest.mark.parametrize("wrong", [{"created": None}, {"rpm": "7"}, {"tenant": ""}, {"sha256": 1}, {"quota": -1}])
+def test_a_record_that_is_no_key_is_left_out(redis_url, tmp_path, wrong):
+    link, space = RedisLink(redis_url, deadline_s=20), token_hex(4)
+    create_key(tmp_path / "a.json", name="one")
+    record = json.dumps({**asdict(LOCAL), "id": "x", "sha256": "0", **wrong})
+    link.call(lambda client: client.hset(f"{space}:{{keys}}:records", "x", record))
+    link.call(lambda client: client.sadd(f"{space}:{{keys}}:revoked", b"\xff"))
+    assert sync_keys(tmp_path / "a.json", link, namespace=space)
+    assert [key.name for key in list_keys(tmp_path / "a.json")] == ["one"]
+    link.close()

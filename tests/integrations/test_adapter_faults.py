@@ -65,6 +65,7 @@ def test_an_argument_nobody_knows_is_named(
         (lambda: lc.ShoalEmbeddings("name"), "embed must be an Embedder, not str"),
         (lambda: lc.ShoalCache(None), "cache must be a DepthCache"),
         (lambda: lc.RemoteLLM(None), "chat model is needed, not NoneType"),
+        (lambda: lc.RemoteLLM(FakeMessagesListChatModel(responses=[]), total="30"), "total must be a whole number"),
     ],
 )
 def test_the_wrong_kind_of_part_is_told_when_it_is_given(make: Callable[[], Any], says: str) -> None:
@@ -228,3 +229,26 @@ def test_cut_off_and_refused_answers_are_known_by_any_vendors_word(told: dict[st
     assert (cache.lookup("prompt", "model") is not None) == (ended == "stop")
     *_, last = lc.RemoteLLM(FakeMessagesListChatModel(responses=[message])).stream("What is it?")
     assert last.finish_reason == ended
+
+
+def test_tokens_are_counted_without_another_models_tokenizer(script: Any) -> None:
+    llm, router = script("yes")
+    remote = lc.RemoteLLM(FakeMessagesListChatModel(responses=[]))
+    assert lc.ChatShoal(router=router).get_num_tokens("one two three") == llm.count_tokens("one two three")
+    alone = lc.ChatShoal(router=CognitiveRouter(remote=remote, router_only=True))
+    assert alone.get_num_tokens("one two three") == remote.count_tokens("one two three")
+    with pytest.raises(NotImplementedError, match="use get_num_tokens"):
+        lc.ChatShoal(router=router).get_token_ids("one")
+    assert lc.ChatShoal(router=router, custom_get_token_ids=lambda text: [len(text)]).get_token_ids("one") == [3]
+
+
+def test_a_neutral_top_p_is_not_sent() -> None:
+    class Chat(FakeMessagesListChatModel):
+        top_p: float | None = None
+
+    remote, sent = lc.RemoteLLM(Chat(responses=[AIMessage("yes")])), []
+    messages = remote._messages
+    remote._messages = lambda chat, *rest: (sent.append(chat.top_p), messages(chat, *rest))[1]  # type: ignore[method-assign]
+    for top_p in (1.0, 0.9):
+        list(remote.stream("Hello", top_p=top_p))
+    assert sent == [None, 0.9]

@@ -220,8 +220,15 @@ class ChatShoal(BaseChatModel):
 
     def get_num_tokens(self, text: str) -> int:
         """Tokens that the model would read for this text as one user turn."""
-        llm = self._router().llm
-        return llm.count_tokens(text) if llm is not None else super().get_num_tokens(text)
+        router = self._router()
+        model = router.llm or router.remote
+        return model.count_tokens(text) if model is not None else super().get_num_tokens(text)
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """By `custom_get_token_ids` alone: langchain-core would fetch the tokenizer of another model (GPT-2)."""
+        if self.custom_get_token_ids is None:
+            raise NotImplementedError("a router has no token ids: use get_num_tokens, or set custom_get_token_ids")
+        return super().get_token_ids(text)
 
 
 _NO_TOOLS = (

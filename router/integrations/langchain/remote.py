@@ -74,8 +74,8 @@ class RemoteLLM:
         if not isinstance(chat_model, BaseChatModel):
             raise InvalidRequest(f"a LangChain chat model is needed, not {type(chat_model).__name__}", "chat_model")
         for name, value in (("total", total), ("context", context)):
-            if value < 1:
-                raise InvalidRequest(f"{name} must be at least 1, not {value}", name)
+            if not isinstance(value, int) or value < 1:
+                raise InvalidRequest(f"{name} must be a whole number from 1, not {value!r}", name)
         self._chat, self.total, self.context, self._streaming = chat_model, total, context, streaming
         known = chat_model._get_ls_params()
         self.name = f"{known.get('ls_provider', 'remote')}:{known.get('ls_model_name', 'unknown')}"
@@ -107,7 +107,9 @@ class RemoteLLM:
     ) -> Iterator[RemoteChunk]:
         """Chunks as they come; the last one has usage and depth, never a `trace`. `cancel` closes the connection."""
         messages = convert_to_messages([prompt] if isinstance(prompt, str) else prompt)
-        sampling = {"temperature": temperature, "top_p": top_p, "seed": seed}
+        sampling = {"temperature": temperature, "seed": seed}
+        if top_p < 1:  # 1 changes nothing, and some vendors take temperature or top_p, not both
+            sampling["top_p"] = top_p
         chat = self._configured({**sampling, **dict.fromkeys(_MAX_TOKENS, max_tokens)})
         final: AIMessage | None = None
         text, unknown = "", RemoteReport(max=0.0, total=self.total, policy="remote")

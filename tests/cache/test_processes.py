@@ -275,9 +275,9 @@ def test_an_answer_that_outlasts_its_lease_is_made_once_and_kept(redis_url: str)
         assert cache._events is not None
         cache._l2.link._deadline_s = 5.0
         assert cache._events.connected.wait(5)
-    with slow.single_flight(question, budget=30, lease_s=1.2) as flight:
+    with slow.single_flight(question, budget=30, lease_s=2) as flight:
         assert flight.leader
-        with other.single_flight(question, budget=30, lease_s=1.2, wait_s=2.5) as second:
+        with other.single_flight(question, budget=30, lease_s=2, wait_s=3) as second:
             assert second.fence is None  # it waited in vain, and goes on without a lease
         assert slow.put(question, "and so on", budget=30, depth=30, fence=flight.fence) is not None
     with other.single_flight(question, budget=30) as found:

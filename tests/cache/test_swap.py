@@ -18,6 +18,9 @@ def test_synonyms_pass_and_names_do_not() -> None:
     ("a", "b"),
     [
         ("Is coffee good for me?", "Is coffee bad for me?"),
+        ("What is nitrate used for in food?", "What is nitrite used for in food?"),
+        ("What is the role of mitosis in growth?", "What is the role of meiosis in growth?"),
+        ("What is the boiling point of ethanol?", "What is the boiling point of methanol?"),
         ("When did the shop move to Berlin?", "When did the shop leave Berlin?"),
         ("When was the bridge opened?", "When was the bridge destroyed?"),
         ("When was the shop founded?", "When was the shop sold?"),

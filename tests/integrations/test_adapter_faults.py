@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from shoal.rag.errors import RagError
 from shoal.router.errors import InvalidRequest
 from shoal.router.integrations import langchain as lc
 from shoal.router.integrations import llama_index as li
+from shoal.router.integrations import loading
 
 TOOLS = [ToolMetadata(name="cheap", description="quick"), ToolMetadata(name="dear", description="slow")]
 
@@ -252,3 +254,23 @@ def test_a_neutral_top_p_is_not_sent() -> None:
     for top_p in (1.0, 0.9):
         list(remote.stream("Hello", top_p=top_p))
     assert sent == [None, 0.9]
+
+
+@pytest.mark.parametrize("way", ["ainvoke", "astream", "acomplete", "astream_complete"])
+async def test_a_model_loads_beside_the_event_loop(
+    router: CognitiveRouter, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    places = []
+
+    def load(name: str) -> CognitiveRouter:
+        places.append(threading.current_thread())
+        return router
+
+    monkeypatch.setattr(loading, "_load", load)
+    chat: Any = lc.ChatShoal() if way in ("ainvoke", "astream") else li.ShoalLLM()
+    asked = getattr(chat, way)("Hello there")
+    if asyncio.iscoroutine(asked):
+        asked = await asked
+    if way.startswith("astream"):
+        assert [piece async for piece in asked]
+    assert places[0] is not threading.main_thread()

@@ -4,18 +4,20 @@ All thinking happens in the router; this file translates. langchain-core reads n
 (langchain #23701), so the model does it itself, with the same keys as `invoke()`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
 from operator import itemgetter
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from langchain_core.caches import BaseCache
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, LanguageModelInput, ModelProfile
 from langchain_core.load import dumps
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_json_schema
@@ -75,6 +77,16 @@ class ChatShoal(BaseChatModel):
         if model not in (None, self.model):
             raise InvalidRequest(f"this ChatShoal was made around {self.model}; make another for {model!r}", "model")
         return self.router
+
+    async def agenerate(self, *args: Any, **kwargs: Any) -> LLMResult:
+        await asyncio.to_thread(self._router)  # loads on first use; langchain-core asks for its fingerprint in the loop
+        return await super().agenerate(*args, **kwargs)
+
+    async def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[AIMessageChunk]:
+        await asyncio.to_thread(self._router)
+        async with aclosing(cast("AsyncGenerator[AIMessageChunk, None]", super().astream(*args, **kwargs))) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     @property
     def _llm_type(self) -> str:

@@ -3,6 +3,7 @@
 All thinking happens in the router; this file translates.
 """
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any, Self
@@ -84,6 +85,10 @@ class ShoalLLM(CustomLLM):
             known.num_output = self.max_tokens
         return known
 
+    def to_payload(self) -> dict[str, Any]:
+        """What events carry. LlamaIndex asks for it in the event loop, so it loads no model."""
+        return {"class_name": self.class_name(), "model_name": self.model, "is_chat_model": True}
+
     def _router(self) -> CognitiveRouter:
         return self.router or router_for(self.model)
 
@@ -95,7 +100,8 @@ class ShoalLLM(CustomLLM):
         return completion(answer.text, answer=answer)
 
     async def _aask(self, prompt: Prompt, given: dict[str, Any]) -> CompletionResponse:
-        answer = await self._router().aask(prompt, **self._fields(given))
+        router = await asyncio.to_thread(self._router)  # loads on first use
+        answer = await router.aask(prompt, **self._fields(given))
         return completion(answer.text, answer=answer)
 
     def _stream(self, prompt: Prompt, given: dict[str, Any]) -> CompletionResponseGen:
@@ -107,7 +113,8 @@ class ShoalLLM(CustomLLM):
 
     async def _astream(self, prompt: Prompt, given: dict[str, Any]) -> CompletionResponseAsyncGen:
         text = ""
-        async with astreamed(self._router(), prompt, self._fields(given)) as pieces:
+        router = await asyncio.to_thread(self._router)
+        async with astreamed(router, prompt, self._fields(given)) as pieces:
             async for piece in pieces:
                 text += piece.text
                 yield completion(text, piece.text, piece.answer)

@@ -215,7 +215,7 @@ class ColdLog:
                 kept.append((place, {k: v for k, v in record.items() if k != "entry"}))
         for place, rest in sorted(kept, key=lambda item: item[0].at):
             entry = self._read(place)
-            if entry is not None and not any(at >= place.at and s.matches(entry) for at, s in drops):
+            if entry is not None and not any((s.entry_id or at >= place.at) and s.matches(entry) for at, s in drops):
                 yield place, entry, rest
 
     def _read(self, place: _Place) -> Entry | None:

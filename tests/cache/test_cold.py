@@ -223,3 +223,11 @@ def test_opening_a_large_log_is_quick(tmp_path: Path, make_entry: Make) -> None:
     began = time.perf_counter()
     ColdLog(tmp_path)
     assert time.perf_counter() - began < 5
+
+
+def test_a_retraction_by_a_process_whose_clock_is_behind_counts(tmp_path: Path, make_entry: Any, clock: Any) -> None:
+    entry = make_entry()
+    with_right, behind = ColdLog(tmp_path, clock=clock), ColdLog(tmp_path, clock=lambda: clock() - 60)
+    assert with_right.put(entry)
+    behind.drop(Selector(tenant="t", entry_id=entry.id))
+    assert list(ColdLog(tmp_path, clock=clock).entries()) == []

@@ -255,8 +255,10 @@ class CognitiveRouter:
         age = asked.request.cache.max_age_s
         with self.cache.single_flight(**self._key(asked), budget=asked.decision.budget, max_age_s=age) as flight:
             if not flight.leader:
-                reason, entry_id = self._landed(flight.result)
-                answer = self._answer(asked, flight.result.text, Route.CACHE, tier="flight", entry_id=entry_id)
+                reason, entry_id, kept = self._landed(flight.result)
+                answer = self._answer(
+                    asked, flight.result.text, Route.CACHE, tier="flight", entry_id=entry_id, kept=kept
+                )
                 yield from replay(replace(answer, finish_reason=reason))
                 return
             for piece in self._think(asked, cancel, live=live, fence=flight.fence):
@@ -264,11 +266,11 @@ class CognitiveRouter:
                     flight.share(piece.answer)
                 yield piece
 
-    def _landed(self, result: Answer | Entry) -> tuple[str, str]:
-        """How an answer that another caller's flight brought ended, and the id it is stored under."""
+    def _landed(self, result: Answer | Entry) -> tuple[str, str, tuple[Mapping[str, Any], ...]]:
+        """How an answer that another caller's flight brought ended, the id it is stored under, and its passages."""
         if isinstance(result, Entry):  # what another process stored had its end
-            return "stop", result.id
-        return result.finish_reason, self._answered.get(result.trace.id, ("", ""))[1]
+            return "stop", result.id, tuple(result.meta.get("kept", ()))
+        return result.finish_reason, self._answered.get(result.trace.id, ("", ""))[1], result.trace.kept
 
     def _from_faq(self, asked: _Asked) -> Answer | None:
         if not len(self.faq) or asked.reading.features.follow_up:
@@ -291,7 +293,8 @@ class CognitiveRouter:
             if entry is None:
                 return None
             step.update(score=round(entry.score, 4), made_at_budget=entry.budget, made_at_depth=entry.depth)
-        return self._answer(asked, entry.text, Route.CACHE, tier=entry.tier, entry_id=entry.id)
+        kept = tuple(entry.meta.get("kept", ()))
+        return self._answer(asked, entry.text, Route.CACHE, tier=entry.tier, entry_id=entry.id, kept=kept)
 
     def _from_kb(self, asked: _Asked) -> Answer | None:
         if self.kb is None or not len(self.kb) or asked.decision.route not in _GROUNDABLE:
@@ -310,7 +313,7 @@ class CognitiveRouter:
             "text": found.text,
         }  # fmt: skip
         text = f"{found.text} {found.citation}"
-        entry_id = self._store(asked, text, depth=0.0)
+        entry_id = self._store(asked, text, depth=0.0, kept=(passage,))
         return self._answer(asked, text, Route.EXTRACT, kept=(passage,), entry_id=entry_id)
 
     def _unsupported(self, question: str, found: "Extracted") -> str | None:
@@ -343,10 +346,11 @@ class CognitiveRouter:
                 break
             budget = deeper
         depth = last.depth.to_dict()
-        entry_id = self._store(asked, text, depth=float(depth["max"]), finish_reason=last.finish_reason, fence=fence)
+        deepest, reason, kept = float(depth["max"]), last.finish_reason, prepared.kept
+        entry_id = self._store(asked, text, depth=deepest, finish_reason=reason, fence=fence, kept=kept)
         answer = self._answer(
             asked, text, prepared.route, depth=depth, layer_tokens=layer_tokens, entry_id=entry_id,
-            kept=prepared.kept, dropped=prepared.dropped, fused=prepared.fused, min_depth=model.min_depth,
+            kept=kept, dropped=prepared.dropped, fused=prepared.fused, min_depth=model.min_depth,
         )  # fmt: skip
         answer = replace(
             answer,
@@ -447,22 +451,19 @@ class CognitiveRouter:
         }  # fmt: skip
 
     def _store(
-        self, asked: _Asked, text: str, *, depth: float, finish_reason: str | None = "stop", fence: int | None = None
-    ) -> str:
+        self, asked: _Asked, text: str, *, depth: float, finish_reason: str | None = "stop", fence: int | None = None,
+        kept: tuple[Mapping[str, Any], ...] = (),
+    ) -> str:  # fmt: skip
         """Store the answer where that is allowed; the id of the entry, or nothing."""
         if not (asked.request.cache.write and asked.decision.cacheable and self._repeatable(asked)):
             return ""
         with asked.journal.step("store") as step:
             entry = self.cache.put(
                 **self._key(asked),
-                text=text,
-                budget=asked.decision.budget,
-                depth=depth,
-                finish_reason=finish_reason or "stop",
-                latency_ms=asked.journal.elapsed_ms(),
-                sampled=asked.request.cache.sampled,
-                fence=fence,
-            )
+                text=text, budget=asked.decision.budget, depth=depth, finish_reason=finish_reason or "stop",
+                latency_ms=asked.journal.elapsed_ms(), sampled=asked.request.cache.sampled, fence=fence,
+                meta={"kept": [dict(passage) for passage in kept]} if kept else {},
+            )  # fmt: skip
             step["stored"] = entry is not None
         return entry.id if entry else ""
 

@@ -17,6 +17,7 @@ from pydantic import Field, SecretStr
 from shoal import CognitiveRouter
 from shoal.router.decider import Decider
 from shoal.router.integrations.langchain import ChatShoal, RemoteLLM
+from shoal.router.integrations.langchain.remote import connect
 from shoal.router.service.app import create_app
 from shoal.router.service.options import ServiceOptions
 from shoal.router.service.server import server
@@ -136,3 +137,12 @@ def test_another_shoal_as_the_deep_path(scripted: Any, plain: CognitiveRouter, d
     assert answer.text == "It is forty two."
     assert answer.trace.depth["policy"] == "remote, depth from header"
     assert (answer.trace.depth["max"], answer.trace.depth["total"]) == (24, 30)
+
+
+def test_models_that_refuse_a_temperature_get_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    assert [connect(f"openai:{name}")._sampling for name in ("gpt-5", "o3-mini", "gpt-4.1")] == [False, False, True]
+    chat = FarAway()
+    for sampling, sent in ((True, 0.2), (False, 0.7)):
+        list(RemoteLLM(chat, streaming=False, sampling=sampling).stream("Hello.", temperature=0.2, max_tokens=9))
+        assert (chat.seen[-1]["temperature"], chat.seen[-1]["max_tokens"]) == (sent, 9)

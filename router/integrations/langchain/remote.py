@@ -58,18 +58,28 @@ class RemoteChunk:
     trace: None = None
 
 
+_FIXED = re.compile(r"(azure_)?openai:(gpt-5|o\d)")  # models that refuse a temperature
+
+
 class RemoteLLM:
     """`CognitiveRouter(remote=RemoteLLM(init_chat_model("ollama:qwen3")))`.
 
     `total`: layers to count where the other side reports none. `streaming=False` asks for whole answers: an
     OpenAI-compatible Shoal knows the depth only then when it sends its headers (`include_response_headers=True`).
     Sampling arguments reach the chat model through its own fields of that name; what it lacks stays as configured.
+    `sampling=False` leaves temperature, top_p and seed alone, for models that refuse them (gpt-5, o-series).
     """
 
     min_depth = 1.0
 
     def __init__(
-        self, chat_model: BaseChatModel, *, total: int = 30, context: int = 8192, streaming: bool = True
+        self,
+        chat_model: BaseChatModel,
+        *,
+        total: int = 30,
+        context: int = 8192,
+        streaming: bool = True,
+        sampling: bool = True,
     ) -> None:
         if not isinstance(chat_model, BaseChatModel):
             raise InvalidRequest(f"a LangChain chat model is needed, not {type(chat_model).__name__}", "chat_model")
@@ -77,6 +87,7 @@ class RemoteLLM:
             if not isinstance(value, int) or value < 1:
                 raise InvalidRequest(f"{name} must be a whole number from 1, not {value!r}", name)
         self._chat, self.total, self.context, self._streaming = chat_model, total, context, streaming
+        self._sampling = sampling
         known = chat_model._get_ls_params()
         self.name = f"{known.get('ls_provider', 'remote')}:{known.get('ls_model_name', 'unknown')}"
         url = getattr(chat_model, "openai_api_base", None) or getattr(chat_model, "base_url", None) or ""
@@ -107,8 +118,8 @@ class RemoteLLM:
     ) -> Iterator[RemoteChunk]:
         """Chunks as they come; the last one has usage and depth, never a `trace`. `cancel` closes the connection."""
         messages = convert_to_messages([prompt] if isinstance(prompt, str) else prompt)
-        sampling = {"temperature": temperature, "seed": seed}
-        if top_p < 1:  # 1 changes nothing, and some vendors take temperature or top_p, not both
+        sampling: dict[str, Any] = {"temperature": temperature, "seed": seed} if self._sampling else {}
+        if top_p < 1 and self._sampling:  # 1 changes nothing, and some vendors take temperature or top_p, not both
             sampling["top_p"] = top_p
         chat = self._configured({**sampling, **dict.fromkeys(_MAX_TOKENS, max_tokens)})
         final: AIMessage | None = None
@@ -167,7 +178,7 @@ def connect(model: str, *, url: str | None = None) -> RemoteLLM:
     if model.startswith("openai:"):
         more["include_response_headers"] = True
     try:
-        return RemoteLLM(init_chat_model(model, **more))
+        return RemoteLLM(init_chat_model(model, **more), sampling=not _FIXED.match(model))
     except Exception as error:  # each provider has errors of its own for a missing package or key
         raise RouterError(f"the chat model {model!r} cannot be set up ({type(error).__name__}): {error}") from error
 

@@ -67,6 +67,14 @@ Prompt = str | Sequence[Message | Mapping[str, Any]]
 MaxDepth = int | str | None
 
 
+def check_thumb(answer_id: object, up: object, tenant: object) -> None:
+    """Raises `InvalidRequest` naming the part of a thumb that has the wrong type."""
+    for name, value, kind in (("answer_id", answer_id, str), ("up", up, bool), ("tenant", tenant, str)):
+        if not isinstance(value, kind):
+            wanted = "true or false" if kind is bool else "text"
+            raise InvalidRequest(f"{name} must be {wanted}, not {type(value).__name__}", name)
+
+
 def messages_of(prompt: Prompt) -> tuple[Message, ...]:
     """Text or chat messages as a tuple of `Message`; raises `InvalidRequest` when empty or the last turn is blank."""
     if isinstance(prompt, str):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cache import DepthCache, Entry, Guards, same_question
 from .decider import TOTAL_WITHOUT_MODEL, Decider, Reading, as_max_depth, sampling, seeded
-from .decision import Answer, Decision, Piece, Prompt, Request, Route
+from .decision import Answer, Decision, Piece, Prompt, Request, Route, check_thumb
 from .deep import Chunk, Deep, Turns, grounded, reminded, reworded, text_tokens, turns
 from .errors import InvalidRequest, NoModel
 from .experience import Course, Courses, context_layers
@@ -192,12 +192,11 @@ class CognitiveRouter:
 
         Raises `InvalidRequest` naming the field that has the wrong type.
         """
-        for field, value, kind in (("answer_id", answer_id, str), ("up", up, bool), ("tenant", tenant, str)):
-            if not isinstance(value, kind):
-                wanted = "true or false" if kind is bool else "text"
-                raise InvalidRequest(f"{field} must be {wanted}, not {type(value).__name__}", field)
+        check_thumb(answer_id, up, tenant)
         with self._lock:
             known = self._answered.get(answer_id)
+        if known is None and (entry := self.recorder.entry_of(answer_id, tenant=tenant)) is not None:
+            known = tenant, entry  # another process answered
         if known is None or known[0] != tenant:
             return False
         self.recorder.judged(answer_id, tenant=tenant, up=up)
@@ -293,6 +292,7 @@ class CognitiveRouter:
             if entry is None:
                 return None
             step.update(score=round(entry.score, 4), made_at_budget=entry.budget, made_at_depth=entry.depth)
+            step["entry"] = entry.id
         kept = tuple(entry.meta.get("kept", ()))
         return self._answer(asked, entry.text, Route.CACHE, tier=entry.tier, entry_id=entry.id, kept=kept)
 
@@ -464,7 +464,7 @@ class CognitiveRouter:
                 latency_ms=asked.journal.elapsed_ms(), sampled=asked.request.cache.sampled, fence=fence,
                 meta={"kept": [dict(passage) for passage in kept]} if kept else {},
             )  # fmt: skip
-            step["stored"] = entry is not None
+            step.update(stored=entry is not None, entry=entry.id if entry else "")
         return entry.id if entry else ""
 
     def _answer(

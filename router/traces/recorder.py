@@ -29,6 +29,15 @@ class Recorder:
         """Whether the decisions of every token are to be kept."""
         return self.mode_of(request) is Mode.FULL
 
+    def entry_of(self, answer_id: str, *, tenant: str) -> str | None:
+        """The cache entry of a kept answer, also of one that another process gave: "" without one, None where nothing
+        is kept of it.
+        """
+        record = self.store.get(answer_id, tenant=tenant) if self.store is not None else None
+        if record is None:
+            return None
+        return next((str(s["detail"]["entry"]) for s in record.trace["steps"] if s["detail"].get("entry")), "")
+
     def keep(self, request: Request, answer: Answer) -> None:
         """Keeps the answer's record. A failure is logged, once until it works again, and never raised."""
         if self.store is None or self.mode_of(request) is Mode.OFF:

@@ -145,7 +145,10 @@ def test_a_newcomer_has_something_to_click_and_is_told_of_odd_ends(live: Any, vi
         page.fill("#question", "مرحبا بالعالم")
         page.press("#question", "Enter")
         page.locator(".answer", has_text="مرحبا").wait_for()
-        assert page.locator(".asked .said").last.evaluate("node => getComputedStyle(node).direction") == "rtl"
+        page.locator(".answer[aria-busy=false]", has_text="مرحبا").wait_for()
+        page.wait_for_function(
+            "() => getComputedStyle([...document.querySelectorAll('.asked .said')].at(-1)).direction === 'rtl'"
+        )
         drawn = page.evaluate("""async () => {
             const { drawTurn } = await import("/console/turn.js");
             const trace = { depth: { max: 21.5, total: 30, per_token: [21.5, 21.5] }, route: "deep", cache: {},

@@ -198,7 +198,7 @@ def test_everything_can_be_done_with_the_keyboard(site: Any, visit: Any) -> None
         assert "ran: one of the last layers, which always run" in said[3]
         tab_to(page, "[data-part=steps] summary")
         page.keyboard.press("Enter")
-        assert page.locator("[data-part=steps] table").is_visible()
+        page.locator("[data-part=steps] table").wait_for()
 
 
 def test_both_languages_say_everything(live: Any, visit: Any, ask: Any) -> None:

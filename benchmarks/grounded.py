@@ -29,7 +29,7 @@ from benchmarks._router import DATA, OUT, SEED, table, write
 from shoal.gated_llm import GatedLLM
 from shoal.gated_llm.checkpoint import fingerprint, read_tensors
 from shoal.gated_llm.config import DecoderConfig
-from shoal.gated_llm.gates import WHOLE_PROMPT, Gates
+from shoal.gated_llm.gates import WHOLE_PROMPT, Gates, Thrift
 from shoal.gated_llm.lora import Adapter, merge
 from shoal.gated_llm.native import Gated
 from shoal.gated_llm.passes import KernelModel
@@ -160,12 +160,12 @@ class Reader:
         run = np.stack([self._run if chosen else self._read for chosen in late])
         gated = None
         if (thrift := self._setup.thrift) is not None:
+            given = Thrift(value=thrift)
             free = [
                 chosen or (self._setup.gate_prefill and at >= WHOLE_PROMPT)
                 for chosen, at in zip(late, places, strict=True)
             ]
-            gated = Gated.of(self._config, [thrift if one else -1.0 for one in free], [0] * len(free))
-            gated.run[:] = run
+            gated = Gated.of(self._config, [given if one else None for one in free], run)
             run = gated.run
         logits = self._kernel.forward(ids, kvs, places, run, wanted=wanted, gated=gated)
         share = self._plan.attention_share

@@ -213,7 +213,7 @@ class GatedLLM:
         room = min(sampling.max_tokens, self.context - len(ids))
         gated = gate_prefill and not (full and thrift is None)
         mask = run_mask(plan, [point.drop for point in plan.points[: budget.dropped]], store=store_skipped)
-        drafted = drafts and served.model.exact_rows and chosen.rule is None and thrift is None
+        drafted = drafts and served.model.exact_rows and chosen.policy in ("full", "plan")
         request = Work(
             model=served.model,
             tokenizer=self.tokenizer,

@@ -154,7 +154,7 @@ class Rule:
             raise GatedError(f"A rule's probe is how many blocks run before it, 1 or more, not {self.probe!r:.20}.")
         shares = len(self.rates) in (0, len(self.levels)) and _numbers(self.rates)
         if not shares or min(self.rates, default=0) < 0 or sum(self.rates) > 1 + 1e-6:
-            raise GatedError("A rule's rates are the shares of tokens at each of its levels.")
+            raise GatedError("A rule's rates are the shares of tokens at each of its levels, at most 1 together.")
         gone: set[Branch] = set()
         for level in self.levels:
             for kind, layer in level.drops:
@@ -169,8 +169,6 @@ class Rule:
             if self.probe is not None and any(layer < self.probe for _, layer in level.drops):
                 raise GatedError(f"A rule that decides after block {self.probe} cannot leave out earlier ones.")
             gone = set(level.drops)
-        if self.rates and (len(self.rates) != len(self.levels) or sum(self.rates) > 1 + 1e-6):
-            raise GatedError("A rule's rates are one per level and at most 1 together.")
 
     def choose(self, signals: Signals, state: NDArray[np.float32] | None = None) -> int:
         """How many levels' branches leave: 0, or the last level that allows it."""

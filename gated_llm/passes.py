@@ -331,9 +331,9 @@ class KernelModel:
         for stretch in stretches:
             assert isinstance(stretch.store, KernelStore)
             rows.add(stretch, stretch.store)
-        run, gated = rows.masks(), rows.gated(self.config)
+        run = rows.masks()
+        gated = Gated.of(self.config, rows.thrifts, run) if any(rows.thrifts) else None
         if gated is not None:
-            gated.run[:] = run
             run = gated.run
         states = np.empty((len(rows.ids), self.config.hidden), np.float32)
         probes = {stretch.gating.probe for stretch in stretches if stretch.gating is not None}
@@ -388,7 +388,7 @@ class _Rows:
         self.spans: list[tuple[int, int]] = []
         self._masks: list[Run] = []
         self._probed: list[tuple[int, Gating]] = []
-        self._thrifts: list[Thrift | None] = []
+        self.thrifts: list[Thrift | None] = []  # of rows that gates decide on
         self._all = np.ones((layers, 2), np.uint8)
 
     def add(self, stretch: Stretch, store: KernelStore) -> None:
@@ -403,17 +403,10 @@ class _Rows:
             run = stretch.gating.begin()
             if stretch.gating.probe is not None:
                 self._probed.append((start, stretch.gating))
-            self._thrifts.append(stretch.gating.thrift)
+            self.thrifts.append(stretch.gating.thrift)
         else:
-            self._thrifts += [stretch.thrift if at >= WHOLE_PROMPT else None for at in self.places[start:]]
+            self.thrifts += [stretch.thrift if at >= WHOLE_PROMPT else None for at in self.places[start:]]
         self._masks += [run] * n
-
-    def gated(self, config: DecoderConfig) -> Gated | None:
-        """Which rows gates decide on; None where none."""
-        if not any(self._thrifts):
-            return None
-        values = [-1.0 if thrift is None else thrift.value for thrift in self._thrifts]
-        return Gated.of(config, values, [2 * (thrift is not None and thrift.store) for thrift in self._thrifts])
 
     def masks(self) -> Run:
         """What every row runs, [rows, layers, 2]."""

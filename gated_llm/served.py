@@ -148,13 +148,17 @@ def find_rules(folder: Path, config: DecoderConfig, model_fingerprint: str) -> R
     return shipped if shipped is not None and shipped.model_fingerprint == model_fingerprint else None
 
 
+def gates_name(adapter: str | None = None) -> str:
+    """What the file of a model's learned gates, or of an adapter's, is called."""
+    return "gates.safetensors" if adapter is None else f"{adapter}.gates.safetensors"
+
+
 def gates_file(folder: Path, adapter: str | None = None) -> Path:
     """Where learned gates are read from: the model's folder, `NAME.gates.safetensors` for those of an adapter, else
     what ships under the model's name. There need be none.
     """
-    name = "gates.safetensors" if adapter is None else f"{adapter}.gates.safetensors"
-    own = folder / name
-    return own if own.exists() else ASSETS / f"{folder.name}.{name}"
+    own = folder / gates_name(adapter)
+    return own if own.exists() else ASSETS / f"{folder.name}.{own.name}"
 
 
 def find_gates(folder: Path, config: DecoderConfig, model_fingerprint: str, adapter: str | None = None) -> Gates | None:

@@ -50,11 +50,6 @@ class ChatTokenizer:
         """The whole tokenizer as `tokenizer.json` holds it."""
         return str(self._control.to_str())
 
-    @property
-    def has_template(self) -> bool:
-        """Whether the model comes with a chat template."""
-        return self._template is not None
-
     def encode_text(self, text: str) -> list[int]:
         """Ids of a text that is continued as it stands: no template, no control tokens read from it."""
         start = self._control.encode("").ids if text else []

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from .errors import PlanError
 from .gates import Gates
-from .served import gates_file
+from .served import gates_file, gates_name
 
 KEPT = 50  # versions; of more, the oldest but the first go
 
@@ -46,8 +46,7 @@ class Versions:
     @classmethod
     def of(cls, folder: Path, adapter: str | None = None) -> Self:
         """Of the gates of the model in `folder`, or of an adapter for it."""
-        name = "gates.safetensors" if adapter is None else f"{adapter}.gates.safetensors"
-        return cls(folder / name, shipped=gates_file(folder, adapter))
+        return cls(folder / gates_name(adapter), shipped=gates_file(folder, adapter))
 
     def known(self) -> tuple[Version, ...]:
         """Oldest first. Raises PlanError where a version is damaged."""
@@ -57,7 +56,7 @@ class Versions:
             for n, file in self._files().items()
         ]
         last = max((one.number for one in found if one.current), default=0)  # the same set may have come twice
-        return tuple(one if one.number == last else _past(one) for one in found)
+        return tuple(one if one.number == last else replace(one, current=False) for one in found)
 
     def digest(self) -> str:
         """Of the set that is in place; empty where there is none."""
@@ -134,11 +133,6 @@ class Versions:
     def _lock(self) -> FileLock:
         self.folder.mkdir(exist_ok=True)
         return FileLock(self.folder / "lock", timeout=30)
-
-
-def _past(version: Version) -> Version:
-    return Version(number=version.number, at=version.at, reason=version.reason, fingerprint=version.fingerprint,
-                   current=False, figures=version.figures)  # fmt: skip
 
 
 def _digest(file: Path) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..config import DecoderConfig
 from ..errors import GatedError, WeightsError
-from ..gates import Gates
+from ..gates import Gates, Thrift
 from ..policy import SAFE_LAYERS
 from ..rope import rope_tables
 from . import abi
@@ -58,12 +58,12 @@ class Gated:
     alpha: NDArray[np.float32]
 
     @classmethod
-    def of(cls, config: DecoderConfig, thrift: Sequence[float], instead: Sequence[int]) -> Self:
-        """Room for one pass, possibly in parts."""
-        shape = (len(thrift), config.layers, 2)
+    def of(cls, config: DecoderConfig, thrifts: Sequence[Thrift | None], run: Run) -> Self:
+        """For one pass, possibly in parts: None where gates do not decide; `run` [rows, layers, 2] to begin with."""
         return cls(
-            thrift=np.asarray(thrift, np.float32), instead=np.asarray(instead, np.uint8),
-            run=np.empty(shape, np.uint8), alpha=np.ones(shape, np.float32),
+            thrift=np.array([-1.0 if one is None else one.value for one in thrifts], np.float32),
+            instead=np.array([2 if one is not None and one.store else 0 for one in thrifts], np.uint8),
+            run=np.array(run, np.uint8, order="C"), alpha=np.ones((len(thrifts), config.layers, 2), np.float32),
         )  # fmt: skip
 
     def begin(self, known: bool, run: Run) -> tuple[Run, NDArray[np.float32]]:

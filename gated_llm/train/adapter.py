@@ -7,6 +7,7 @@ setting can choose one.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,9 +24,9 @@ from ..served import find_plan
 from ..tokenizer import ChatTokenizer
 from ..weights import locate
 from .gate_points import draw_alphas, held_samples, measured
-from .grounded import CHECKPOINT, Run, Say
 from .packs import Pack
 from .recipe import Recipe, Source, gather, own_answers
+from .run import CHECKPOINT, Run, Say
 
 _MEASURED = 60  # held-out answers of each kind of work
 
@@ -85,35 +86,26 @@ def train_adapter(
         run.start(started(Path(recipe.start), model, recipe.rank))
     say(run.estimate())
     tensors = run.train()
-    about = {
-        "data": counts,
-        "seed": recipe.seed,
-        "steps": run.state["step"],
-        "tokens": run.state["tokens"],
-        "seconds": round(run.state["seconds"]),
-        "held_out": round(run.state["best"], 4),
-    }
-    adapter = None
+    about, path = run.about(counts), out / "adapter.safetensors"
     if not recipe.gates_only:
-        made = Adapter(
-            model_fingerprint=model,
-            plans=(plan.fingerprint,),
-            rank=recipe.rank,
-            tensors=tensors,
-            about={"targets": list(TARGETS), **about},
-        )
-        adapter = out / "adapter.safetensors"
-        made.write(adapter)
-        say(f"{adapter}: {adapter.stat().st_size / 1e6:.2f} MB after {run.state['step']} steps")
-        made = Adapter.read(adapter)  # as rounded
-        model, weights = made.merged_fingerprint, made.merged(weights)
+        adapter = _written(run, tensors, model, {"targets": list(TARGETS), **about}, path, say)
+        model, weights = adapter.merged_fingerprint, adapter.merged(weights)
+    made = None if recipe.gates_only else path
     if run.gates is None:
-        return Trained(adapter=adapter, gates=None)
+        return Trained(adapter=made, gates=None)
     weight, bias, slope = (value.numpy() for value in run.trained_gates().values())
     gates = Gates(model_fingerprint=model, floor=run.gates.floor, weight=weight, bias=bias, slope=slope, about=about)
-    return Trained(
-        adapter=adapter, gates=_with_points(gates, config, weights, plan, held, out, adapter is not None, say)
-    )
+    return Trained(adapter=made, gates=_with_points(gates, config, weights, plan, held, out, made is not None, say))
+
+
+def _written(
+    run: Run, tensors: Mapping[str, Tensor], model: str, about: Mapping[str, Any], path: Path, say: Say
+) -> Adapter:
+    """The adapter as its file holds it, rounded."""
+    plans, rank = (run.plan.fingerprint,), run.recipe.rank
+    Adapter(model_fingerprint=model, plans=plans, rank=rank, tensors=tensors, about=about).write(path)
+    say(f"{path}: {path.stat().st_size / 1e6:.2f} MB after {run.state['step']} steps")
+    return Adapter.read(path)
 
 
 def _with_points(

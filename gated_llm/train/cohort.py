@@ -224,13 +224,7 @@ class Cohort:
 
     def _by_gates(self, step: int, gatings: Sequence[Gating], run: Mask) -> Tensor:
         """Learned gates decide inside the pass, one thrift for each sequence."""
-        thrifts = [gating.thrift for gating in gatings]
-        gated = Gated.of(
-            self._kernel.config,
-            [-1.0 if thrift is None else thrift.value for thrift in thrifts],
-            [2 * (thrift is not None and thrift.store) for thrift in thrifts],
-        )
-        gated.run[:] = run
+        gated = Gated.of(self._kernel.config, [gating.thrift for gating in gatings], run)
         logits = self._pass(step, gated.run, gated=gated)
         for row, gating in enumerate(gatings):
             gating.gated(gated.run[row], gated.alpha[row])

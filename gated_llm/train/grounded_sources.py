@@ -211,7 +211,7 @@ def mismatched(passages: Sequence[Passage], share: float, draw: random.Random) -
 
 
 def own_chats(folder: Path) -> list[tuple[list[int], list[int]]]:
-    """Prompts and the model's own answers as tokens, from shards of `answers.collect`; those over passages left out."""
+    """Prompts and the model's own answers as tokens, from shards of `answers.collect`."""
     import numpy as np
 
     found = []

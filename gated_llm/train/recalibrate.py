@@ -31,7 +31,7 @@ from ..tokenizer import ChatTokenizer, Prompt
 from ..versions import Versions
 from .cohort import Cohort, answers
 from .gate_points import Heard
-from .grounded import Say
+from .run import Say
 from .samples import Sample
 
 MARGIN = 0.05  # of the loss: how much more the new gates may lose, at most, with 95% certainty

@@ -168,7 +168,7 @@ def gather(
 def _chats(
     source: Source, folder: Path, tokenizer: ChatTokenizer, draw: random.Random
 ) -> list[tuple[list[int], list[int]]]:
-    """What is read, and what is judged after it."""
+    """What is read, and what is judged after it; of the model's own chats those over passages are left out."""
     if source.kind == "own_chats":
         found = [
             chat
@@ -202,7 +202,8 @@ def _passages(source: Source, folder: Path, own: Callable[[Source, Sequence[str]
             texts = [t for t in sources.contexts(path) if len(t) <= source.longest][::8][: source.limit]
             return sources.lines(own(source, [f"Summarize in one sentence:\n\n{text}" for text in texts]))
     raise GatedError(
-        f"Source kind {source.kind!r}: give squad, natural_questions, clapnq, lines, own or own_summaries."
+        f"Source kind {source.kind!r}: give squad, natural_questions, clapnq, lines, own, own_summaries, own_chats or "
+        "text."
     )
 
 

@@ -12,14 +12,13 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ..gates import SAFE, SKIP
 from ..policy import SAFE_LAYERS, Plan
 
 OPEN = 4.595  # logit of 0.99, where gates start
-WHOLE = 4  # first positions of a sequence that no gate shortens
 _QUICK = 10.0  # bias and slope learn so many times faster than one weight
 _STEEP = 8.0  # what all weights together learn so much faster than one, for a state of unit mean square
 _NEVER = 4.0  # thrift at which a branch that the plan keeps would leave
-_SAFE = 0.7
 
 
 class SoftGates:
@@ -75,8 +74,8 @@ class SoftGates:
         logit = unit @ weight.t() + bias - self._thrift * slope
         alpha, soft = torch.sigmoid(logit), torch.sigmoid(logit / self._temperature)
         if layer >= self.total - SAFE_LAYERS:
-            return torch.where(self._free, alpha.clamp(min=_SAFE), 1.0)
-        runs = (alpha >= 0.5).float()
+            return torch.where(self._free, alpha.clamp(min=SAFE), 1.0)
+        runs = (alpha >= SKIP).float()
         self._ran.append(torch.where(self._free, soft + (runs - soft).detach(), 0.0))
         scaled = soft + (alpha * runs - soft).detach()
         return torch.where(self._free, scaled, 1.0)

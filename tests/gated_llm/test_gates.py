@@ -42,14 +42,14 @@ def test_the_kernel_s_gates_are_those_of_the_formula_and_its_pass_repeats(make_m
     config, weights = load(make_model)
     native, gates = NativeDecoder(config, weights, kv="fp32", threads=2), some_gates()
     native.set_gates(gates)
-    ids, thrifts = tokens(20), [-1.0] * 4 + [0.5] * 15 + [0.0]
+    ids, thrifts = tokens(20), [None] * 4 + [Thrift(value=0.5)] * 15 + [Thrift(value=0.0)]
+    whole = np.ones((20, LAYERS, 2), np.uint8)
     kv, parts = native.new_kv(32), native.new_kv(32)
-    gated = Gated.of(config, thrifts, [0] * 20)
-    logits = native.forward(ids, [kv] * 20, range(20), gated.run, gated=replace(gated, run=_ones(gated)))
-    gated = Gated.of(config, thrifts, [0] * 20)
+    gated = Gated.of(config, thrifts, whole)
+    logits = native.forward(ids, [kv] * 20, range(20), gated.run, gated=gated)
+    gated = Gated.of(config, thrifts, whole)
     states = np.zeros((20, config.hidden), np.float32)
     native.branch_runs[:] = 0
-    gated.run[:] = 1
     for layer in range(LAYERS):
         if layer:
             expected = gates.alpha(layer, states, 0.5)[4:19]
@@ -68,11 +68,6 @@ def test_the_kernel_s_gates_are_those_of_the_formula_and_its_pass_repeats(make_m
     native.close()
 
 
-def _ones(gated: Gated) -> np.ndarray:
-    gated.run[:] = 1
-    return gated.run
-
-
 @kernel_only
 @pytest.mark.parametrize("store", [False, True])
 def test_torch_reads_with_gates_as_the_kernel_does(make_model: MakeModel, store: bool) -> None:
@@ -84,9 +79,8 @@ def test_torch_reads_with_gates_as_the_kernel_does(make_model: MakeModel, store:
     ids, kv, cache, base = tokens(30), native.new_kv(32), reference.cache(64), np.ones((LAYERS, 2), np.uint8)
     base[2, 1] = base[1, 0] = 0
     for start, stop in ((0, 24), (24, 29), (29, 30)):
-        free = [0.5 if at >= 4 else -1.0 for at in range(start, stop)]
-        gated = Gated.of(config, free, [2 * store] * len(free))
-        gated.run[:] = base
+        free = [Thrift(value=0.5, store=store) if at >= 4 else None for at in range(start, stop)]
+        gated = Gated.of(config, free, np.broadcast_to(base, (stop - start, LAYERS, 2)))
         got = native.forward(ids[start:stop], [kv] * (stop - start), range(start, stop), gated.run, gated=gated)
         with torch.inference_mode():
             places = torch.arange(start, stop)[None]
@@ -108,7 +102,9 @@ def test_gates_without_a_decoder_that_has_them_are_refused(make_model: MakeModel
     config, weights = load(make_model)
     native = NativeDecoder(config, weights)
     with pytest.raises(ValueError, match="gates first"):
-        native.forward([3], [native.new_kv(4)], [0], gated=Gated.of(config, [0.5], [0]))
+        native.forward(
+            [3], [native.new_kv(4)], [0], gated=Gated.of(config, [Thrift(value=0.5)], np.ones((1, LAYERS, 2), np.uint8))
+        )
     with pytest.raises(PlanError, match="9 layers"):
         native.set_gates(some_gates(layers=9))
     native.close()

@@ -10,11 +10,11 @@ from shoal.gated_llm.config import DecoderConfig
 from shoal.gated_llm.gated_pass import TorchGates
 from shoal.gated_llm.gates import Gates, Thrift
 from shoal.gated_llm.model import Decoder
-from shoal.gated_llm.train.grounded import _free
 from shoal.gated_llm.train.packs import Pack, packed
+from shoal.gated_llm.train.run import _free
 from shoal.gated_llm.train.soft_gates import SoftGates
 
-from .test_grounded import folder, packs, plan_of, student  # noqa: F401
+from .test_run import folder, packs, plan_of, student  # noqa: F401
 
 
 def gates_of(folder: Path, *, noise: float = 0.0) -> SoftGates:  # noqa: F811

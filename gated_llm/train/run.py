@@ -1,10 +1,10 @@
 """A training run of low-rank additions, of gates, or of both, at full depth and with branches left out (G1, G13).
 
-A step learns fresh batches at full depth, then the last of them again at a depth
-drawn along the plan's nested order, towards both the right answer and the full-depth output. The run stops at its
-steps, at its minutes or when held-out quality no longer rises, whichever comes first; killed, it goes on from the last
-checkpoint and, without a time limit, to the same result as an unbroken run. Idea: training for depth as in LayerSkip,
-arXiv 2404.16710; additions as in LoRA, arXiv 2106.09685.
+A step learns fresh batches at full depth, then the last of them again at a depth that is drawn, along the plan's nested
+order or kept to by gates, towards both the right answer and the full-depth output. The run stops at its steps, at its
+minutes or when held-out quality no longer rises, whichever comes first; killed, it goes on from the last checkpoint
+and, without a time limit, to the same result as an unbroken run. Ideas: training for depth as in LayerSkip, arXiv
+2404.16710; additions as in LoRA, arXiv 2106.09685.
 """
 
 import json
@@ -22,11 +22,12 @@ from torch import Tensor
 
 from ..config import DecoderConfig
 from ..errors import GatedError
+from ..gates import WHOLE_PROMPT
 from ..policy import Plan
 from .curve import draw_curve
 from .packs import Pack, batches, packed
 from .recipe import Recipe
-from .soft_gates import WHOLE, SoftGates
+from .soft_gates import SoftGates
 from .student import Packed, Student
 
 Say = Callable[[str], None]
@@ -158,6 +159,17 @@ class Run:
             return {}
         self.gates.parameters.update(self._named(self._best)[1])
         return self.gates.values()
+
+    def about(self, data: Mapping[str, int]) -> dict[str, Any]:
+        """What is kept beside the result of how it was made; `data`: questions by source."""
+        return {
+            "data": dict(data),
+            "seed": self.recipe.seed,
+            "steps": self.state["step"],
+            "tokens": self.state["tokens"],
+            "seconds": round(self.state["seconds"]),
+            "held_out": round(self.state["best"], 4),
+        }
 
     def _left(self) -> float:
         """What is left of the run, 1 to 0, by steps or by time, whichever is less."""
@@ -338,7 +350,7 @@ class Run:
 
 def _free(batch: Packed, *, read_whole: bool = False) -> Tensor:
     """Which tokens gates may shorten, [rows, 1]; none at the very beginning, with `read_whole` only the late ones."""
-    free = (batch.positions >= WHOLE).view(-1, 1)
+    free = (batch.positions >= WHOLE_PROMPT).view(-1, 1)
     return free & (batch.late == 0) if read_whole else free
 
 

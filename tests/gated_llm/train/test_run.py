@@ -22,10 +22,10 @@ from shoal.gated_llm.lora import Adapter, merge
 from shoal.gated_llm.model import Decoder
 from shoal.gated_llm.tokenizer import ChatTokenizer
 from shoal.gated_llm.train.adapter import train_adapter
-from shoal.gated_llm.train.grounded import Run
 from shoal.gated_llm.train.grounded_sources import Asked, Passage
 from shoal.gated_llm.train.packs import Pack, batches, pack_passages, packed
 from shoal.gated_llm.train.recipe import Recipe, Source
+from shoal.gated_llm.train.run import Run
 from shoal.gated_llm.train.student import Student
 
 END = 2

@@ -17,19 +17,18 @@ class Control:
 
     @classmethod
     def parse(cls, header: str) -> "Control":
-        """From a header value such as `no-store, max-age=60`; unknown directives are ignored, as HTTP asks.
+        """From a header value such as `no-store, max-age=60`; unknown directives are ignored, as HTTP asks, and of
+        several ages the shortest counts.
 
         Raises `CacheInputError` for a max-age that is not a whole number of seconds.
         """
-        words = {
-            name.strip().lower(): value.strip().strip('"')
-            for name, _, value in (p.partition("=") for p in header.split(","))
-        }
-        age = words.get("max-age")
-        if age is not None and not (age.isascii() and age.isdecimal()):
+        parts = [part.partition("=") for part in header.split(",")]
+        words = [(name.strip().lower(), value.strip().strip('"')) for name, _, value in parts]
+        names, ages = {name for name, _ in words}, [value for name, value in words if name == "max-age"]
+        if not all(age.isascii() and age.isdecimal() for age in ages):
             raise CacheInputError("Cache-Control: max-age must be a whole number of seconds")
         return cls(
-            no_cache="no-cache" in words,
-            no_store="no-store" in words,
-            max_age_s=None if age is None else min(float(age), LONGEST_S),
+            no_cache="no-cache" in names,
+            no_store="no-store" in names,
+            max_age_s=min(LONGEST_S, *map(float, ages)) if ages else None,
         )

@@ -11,7 +11,3 @@ class CacheInputError(CacheError, ValueError):
 
 class MissingExtraError(CacheError, ImportError):
     """An optional part was asked for by name and is not installed."""
-
-
-class FlightError(CacheError):
-    """The one generation that others were waiting for failed or took too long."""

@@ -1,7 +1,7 @@
 """The cognitive router: from a request to an answer with as little thinking as it needs."""
 
 from .decision import Answer, CacheControl, Decision, Message, Piece, Request, Route, Trace
-from .errors import InvalidRequest, NoModel, Refused, RouterError
+from .errors import InvalidRequest, NoModel, Refused, RemoteFailed, RouterError
 from .pipeline import CognitiveRouter
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "NoModel",
     "Piece",
     "Refused",
+    "RemoteFailed",
     "Request",
     "Route",
     "RouterError",

@@ -120,7 +120,7 @@ class Ledger:
         db.execute("DELETE FROM holds WHERE expires <= ?", (self._clock(),))
         db.execute(
             "UPDATE accounts SET reserved = "
-            "(SELECT coalesce(sum(amount), 0) FROM holds WHERE holds.account = accounts.account)"
+            "(SELECT coalesce(sum(amount), 0) FROM holds WHERE holds.account = accounts.account) WHERE reserved > 0"
         )
 
     def grant(self, account: str, granted: float) -> None:

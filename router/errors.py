@@ -1,5 +1,7 @@
 """Errors of the router. Each message says what was wrong and what to do about it; none knows HTTP."""
 
+from typing import Self
+
 
 class RouterError(Exception):
     """Base of everything the router raises on purpose."""
@@ -23,6 +25,17 @@ class Refused(RouterError):
 
 class NoModel(RouterError):
     """The request needs a language model and this router has none."""
+
+
+class RemoteFailed(RouterError):
+    """A model on another server did not answer, or answered with an error."""
+
+    @classmethod
+    def of(cls, name: str, error: Exception) -> Self:
+        """For the model `name`. Of the vendor's error only its kind and status: its words may hold the prompt."""
+        status = getattr(error, "status_code", None)
+        kind = f"{type(error).__name__}, status {status}" if isinstance(status, int) else type(error).__name__
+        return cls(f"the remote model {name} failed ({kind}): check its address, key and quota, then try again")
 
 
 class MissingExtra(RouterError, ImportError):

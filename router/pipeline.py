@@ -109,7 +109,7 @@ class CognitiveRouter:
         self._depth_limit = depth_limit
         self.cache = cache if cache is not None else DepthCache(embed=self.embed, total=self.total)
         self._courses = Courses()
-        self._counters: dict[str, Callable[[str], int]] = {}
+        self._counters: dict[Deep, Callable[[str], int]] = {}
         self._answered: OrderedDict[str, tuple[str, str]] = OrderedDict()  # answer id -> tenant, cache entry id
         self._lock = threading.Lock()
 
@@ -406,8 +406,7 @@ class CognitiveRouter:
         return _Prepared(prompt=prompt, route=grounded_route, kept=kept, dropped=dropped, fused=context.text)
 
     def _counter(self, model: Deep) -> Callable[[str], int]:
-        """Counts the tokens of a text; one for each model."""
-        return self._counters.get(model.fingerprint) or self._counters.setdefault(model.fingerprint, text_tokens(model))
+        return self._counters.get(model) or self._counters.setdefault(model, text_tokens(model))
 
     def _uses_kb(self, decision: Decision) -> bool:
         """Whether an answer on this route may rest on the knowledge base, whose fingerprint is then in the key (C3)."""

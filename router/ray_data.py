@@ -6,6 +6,7 @@ Knows no store and no file.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -70,7 +71,7 @@ class RayEncode:
         return made
 
 
-class _Worker:
+class _Worker(ABC):
     """Does `work` on rows. An error of ours is told as a row, since Ray would make one of its own of it."""
 
     nothing: Mapping[str, Any]
@@ -81,8 +82,9 @@ class _Worker:
         except (RagError, GatedError, RouterError) as error:
             return {"place": row["place"], "wrong": str(error), **self.nothing}
 
+    @abstractmethod
     def work(self, row: dict[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError
+        """What the row is answered with; `nothing` stands in where it raises."""
 
 
 class _Encoding(_Worker):

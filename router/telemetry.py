@@ -17,7 +17,7 @@ from .decision import Answer, Request, Route
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)
 TIERS = ("l1", "l2", "semantic", "flight")
-STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 501, 503, 504})
+STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 501, 502, 503, 504})
 BREAKER = {"closed": 0, "half-open": 1, "half_open": 1, "open": 2}
 RECALIBRATED = ("adopted", "refused", "nothing", "failed")
 WINDOW = 10_000  # answers

@@ -49,7 +49,7 @@ def build_router(
     guards = Guards()
     cache = DepthCache(
         settings.redis_url,
-        embed if find_spec("faiss") else None,
+        embed,
         cold_path=settings.cold_path,
         total=total,
         guards=guards,

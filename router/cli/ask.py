@@ -2,7 +2,6 @@
 
 import re
 import sys
-import unicodedata
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -12,8 +11,9 @@ from rich.markup import escape
 from rich.text import Text
 
 from ..decision import Answer, Decision, Message
-from ..errors import InvalidRequest, NoModel, Refused
+from ..errors import InvalidRequest, NoModel, Refused, RemoteFailed
 from ..settings import Settings, load_settings
+from ..visible import visible
 from .output import err, note, out, print_json, progress_bar
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
@@ -23,7 +23,7 @@ Model = Annotated[str | None, typer.Option(help="Name, folder, hub id or GGUF fi
 _HEIGHTS = "▁▂▃▄▅▆▇█"  # shallow to deep, so that the strip can be read without colours
 _SHADES = ("blue", "blue", "cyan", "cyan", "green", "yellow", "dark_orange", "red")
 _LEVELS = len(_HEIGHTS)
-_HARMLESS = "\n\t\u200c\u200d"  # besides wide and unbreakable spaces: what joins or parts letters and emoji
+_OF_ONE_TURN = (Refused, InvalidRequest, NoModel, RemoteFailed)  # the conversation goes on without it
 
 
 def register(app: typer.Typer) -> None:
@@ -99,7 +99,7 @@ def _print_stream(router: Any, prompt: Any, fields: dict[str, Any]) -> Answer:
 
 def printable(text: str) -> str:
     """The text without terminal control characters: an answer must not be able to drive the terminal."""
-    return "".join(ch for ch in text if ch.isprintable() or ch in _HARMLESS or unicodedata.category(ch) == "Zs")
+    return visible(text, also="\n\t")
 
 
 def summary(answer: Answer) -> str:
@@ -154,7 +154,7 @@ def chat(
                 else:
                     answer = _print_stream(router, said, fields)
                     print_strip(answer, err)
-            except (Refused, InvalidRequest, NoModel) as error:  # of one turn: the conversation goes on without it
+            except _OF_ONE_TURN as error:
                 if isinstance(error, InvalidRequest) and error.param != "messages":
                     raise
                 note(str(error))
@@ -218,7 +218,14 @@ def _print_failure(number: int, error: Exception, json: bool) -> None:
 
 
 def _code(error: Exception) -> str:
-    return error.code if isinstance(error, Refused) else "no_model" if isinstance(error, NoModel) else "invalid_request"
+    match error:
+        case Refused():
+            return error.code
+        case NoModel():
+            return "no_model"
+        case RemoteFailed():
+            return "remote_failed"
+    return "invalid_request"
 
 
 def _print_decision(decision: Decision, json: bool) -> None:

@@ -14,6 +14,7 @@ from .ask import Json, Model
 from .output import note, out, print_json
 
 if TYPE_CHECKING:
+    from ...gated_llm.train.recalibrate import Outcome
     from ...gated_llm.versions import Versions
     from ..traces import TraceStore
 
@@ -44,7 +45,6 @@ def recalibrate(
     from ...gated_llm.served import Folder, gates_file
     from ...gated_llm.train.recalibrate import Outcome
     from ...gated_llm.train.recalibrate import recalibrate as run
-    from ...gated_llm.train.samples import read_prompts
     from ...gated_llm.weights import locate
     from ..wiring import open_traces
 
@@ -55,9 +55,7 @@ def recalibrate(
     if not there:
         raise GatedError(f"{folder} has no learned gates: train some with `shoal gates train`.")
     if prompts is not None:
-        rows = [dumps({"prompt": one}, ensure_ascii=False) for one in read_prompts(prompts, _PROMPTS)]
-        for name in there:
-            _kept(folder, name).write_text("".join(f"{row}\n" for row in rows), "utf-8")
+        _keep(prompts, [_kept(folder, name) for name in there])
     store = open_traces(settings, traces)
     done: list[Outcome] = []
     try:
@@ -76,11 +74,7 @@ def recalibrate(
         print_json([asdict(one) for one in done])
         return
     for one in done:
-        out.print(f"{one.gates}: {one.outcome}{f' as version {one.version}' if one.version else ''}", highlight=False)
-        if one.why:
-            out.print(f"  {one.why}", highlight=False)
-        if one.figures:
-            _figures(one.figures)
+        _tell(one)
 
 
 def versions(adapter: Adapter = None, model: Model = None, json: Json = False) -> None:
@@ -136,8 +130,24 @@ def _asked(folder: Path, adapter: str | None, store: "TraceStore") -> list[Any]:
     return asked
 
 
+def _keep(prompts: Path, targets: list[Path]) -> None:
+    from ...gated_llm.train.samples import read_prompts
+
+    rows = [dumps({"prompt": one}, ensure_ascii=False) for one in read_prompts(prompts, _PROMPTS)]
+    for target in targets:
+        target.write_text("".join(f"{row}\n" for row in rows), "utf-8")
+
+
 def _kept(folder: Path, adapter: str | None) -> Path:
     return folder / f"{adapter + '.' if adapter else ''}prompts.jsonl"
+
+
+def _tell(one: "Outcome") -> None:
+    out.print(f"{one.gates}: {one.outcome}{f' as version {one.version}' if one.version else ''}", highlight=False)
+    if one.why:
+        out.print(f"  {one.why}", highlight=False)
+    if one.figures:
+        _figures(one.figures)
 
 
 def _figures(figures: Mapping[str, Any]) -> None:

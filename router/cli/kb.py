@@ -12,11 +12,11 @@ import typer
 
 from ..settings import load_settings
 from .ask import Json
-from .output import note, out, print_json, progress_bar
+from .output import ProgressCallback, note, out, print_json, progress_bar
 
 if TYPE_CHECKING:
     from ...rag import KnowledgeBase
-    from ...rag.ingest import EncodeAll
+    from ...rag.ingest import AddReport, EncodeAll
 
 kb = typer.Typer(help="Knowledge base: add, search, list, delete, audit, restore.", no_args_is_help=True)
 Ray = Annotated[bool, typer.Option("--ray", help="Embed and score on Ray Data: in processes of a Ray cluster.")]
@@ -50,6 +50,23 @@ def encoding(base: "KnowledgeBase", ray: bool) -> Iterator["EncodeAll | None"]:
         yield RayEncode(fingerprint=base.embed.fingerprint)
 
 
+def add_files(
+    base: "KnowledgeBase",
+    paths: list[Path],
+    progress: ProgressCallback,
+    *,
+    labels: tuple[str, ...] = (),
+    encode_all: "EncodeAll | None" = None,
+) -> "AddReport":
+    """Adds files and folders under a progress bar."""
+    return base.add(
+        paths,
+        labels=labels,
+        progress=lambda done, total, _: progress("reading documents", done, total),
+        encode_all=encode_all,
+    )
+
+
 @kb.command()
 def add(
     paths: Annotated[
@@ -71,12 +88,7 @@ def add(
             data = sys.stdin.buffer.read()
             report = base.add_data(data, name, kind=kind, labels=labels, encode_all=encode_all)
         else:
-            report = base.add(
-                paths,
-                labels=labels,
-                progress=lambda done, total, _: progress("reading documents", done, total),
-                encode_all=encode_all,
-            )
+            report = add_files(base, paths, progress, labels=labels, encode_all=encode_all)
         size = len(base)
     for one in report.skipped:
         note(f"skipped {one.path}: {one.reason}")

@@ -1,14 +1,19 @@
 """`shoal kb audit` and `shoal kb restore`: split and set aside what is hard to read, and bring it back (A5)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..settings import load_settings
+from ..settings import Settings, load_settings
 from .ask import Json, Model
-from .kb import Folder, Ray, encoding, kb, opened
-from .output import can_write, note, out, print_json, progress_bar
+from .kb import Folder, Ray, add_files, encoding, kb, opened
+from .output import ProgressCallback, can_write, note, out, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from ...rag import DepthScore
 
 
 def register(app: typer.Typer) -> None:
@@ -46,10 +51,7 @@ def audit(
     from ...rag.audit import ALLOWED, LIMIT
     from ...rag.audit_recall import read_questions
     from ..audit_page import audit_page
-    from ..reading_ease import scorer
 
-    if ray:
-        from ..ray_data import RayScore
     if scores not in ("auto", "read", "predicted"):
         raise typer.BadParameter(f"--scores {scores}: give auto, read or predicted")
     settings = load_settings(kb=folder, model=model)
@@ -57,17 +59,11 @@ def audit(
         can_write(report)
     asked = read_questions(questions) if questions else None
     with opened(folder) as base, encoding(base, ray) as encode_all, progress_bar() as progress:
-        if paths:
-            added = base.add(
-                paths,
-                progress=lambda done, total, _: progress("reading documents", done, total),
-                encode_all=encode_all,
-            )
-            for one in added.skipped:
-                note(f"skipped {one.path}: {one.reason}")
-        with scorer(scores, settings, progress) as here:
+        for one in add_files(base, paths, progress, encode_all=encode_all).skipped if paths else ():
+            note(f"skipped {one.path}: {one.reason}")
+        with _scoring(scores, settings, progress, ray) as score:
             found = base.audit(
-                RayScore(fingerprint=here.fingerprint, kind=scores, settings=settings) if ray else here,
+                score,
                 asked,
                 limit=LIMIT if limit is None else limit,
                 allowed=ALLOWED if allow_loss is None else allow_loss,
@@ -82,6 +78,20 @@ def audit(
         return
     _tell(found)
     note(f"report: {page}; bring passages back: shoal kb restore ID ... | --all")
+
+
+@contextmanager
+def _scoring(kind: str, settings: Settings, progress: ProgressCallback, ray: bool) -> Iterator["DepthScore"]:
+    """Who scores: this process, or a Ray cluster that is connected."""
+    from ..reading_ease import scorer
+
+    with scorer(kind, settings, progress) as here:
+        if not ray:
+            yield here
+            return
+        from ..ray_data import RayScore
+
+        yield RayScore(fingerprint=here.fingerprint, kind=kind, settings=settings)
 
 
 def _tell(found: dict[str, Any]) -> None:

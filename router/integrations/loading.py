@@ -52,6 +52,12 @@ def wrapped(router: CognitiveRouter | None, llm: Any, model: str, *, named: bool
     return router
 
 
+def unpicklable(model: object) -> TypeError:
+    """For a chat model around a router that the caller made."""
+    name = type(model).__name__
+    return TypeError(f"a {name} around your own router cannot be pickled: pickle {name}(model=...)")
+
+
 def routes_of(labels: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """Labels by route; raises `InvalidRequest` for what is no mapping and for routes that do not exist."""
     if labels is None:

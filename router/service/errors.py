@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ..accounting import QuotaExceeded
-from ..errors import InvalidRequest, MissingExtra, NoModel, Refused, RouterError
+from ..errors import InvalidRequest, MissingExtra, NoModel, Refused, RemoteFailed, RouterError
 
 log = logging.getLogger("shoal.service")
 KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -78,6 +78,9 @@ def api_error(error: BaseException) -> ApiError:
             return ApiError(429, str(error), code="insufficient_quota")
         case NoModel():
             return ApiError(503, str(error), code="no_model")
+        case RemoteFailed():
+            log.error("%s", error)
+            return ApiError(502, str(error), code="remote_failed")
         case MissingExtra():
             return ApiError(503, str(error), code="missing_extra")
     return _from_engine(error) or _crash(error)

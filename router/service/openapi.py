@@ -8,7 +8,7 @@ from pydantic import BaseModel, create_model
 
 from .schemas import ErrorBody
 
-REFUSALS = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503, 504)
+REFUSALS = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 502, 503, 504)
 MEANING = {
     400: "The request is wrong; `param` names the field.",
     401: "The API key is missing or wrong.",
@@ -21,6 +21,7 @@ MEANING = {
     422: "A guard refused the request.",
     429: "The caller's own limit is reached; see Retry-After.",
     500: "The server failed.",
+    502: "The model that this needs is on another server, which failed.",
     503: "The server is full, shutting down, or lacks the part this needs; `code` says which.",
     504: "The answer took too long.",
 }

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
+from ...cache import CacheInputError, Control
 from ..decision import CacheControl
 from .errors import ApiError
 
@@ -289,10 +290,8 @@ def _unsupported(param: str, message: str) -> ApiError:
 
 
 def _cache_header(header: str) -> CacheControl:
-    words = {word.strip().lower() for word in header.split(",")}
-    ages = [word[8:] for word in words if word.startswith("max-age=") and word[8:].isascii() and word[8:].isdigit()]
-    return CacheControl(
-        read=not words & {"no-cache", "no-store"},
-        write="no-store" not in words,
-        max_age_s=min(map(float, ages)) if ages else None,
-    )
+    try:
+        told = Control.parse(header)
+    except CacheInputError as error:
+        raise ApiError(400, str(error), param="cache-control") from None
+    return CacheControl(read=not (told.no_cache or told.no_store), write=not told.no_store, max_age_s=told.max_age_s)

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
-from unicodedata import category
 
 from ...gated_llm.policy import SAFE_LAYERS
 from ...gated_llm.trace import KINDS, DepthTrace, TokenTrace
+from ..visible import visible
 from .record import Record
 from .words import NAMES, lines, why
 
@@ -60,9 +60,7 @@ def page(record: Record) -> str:
 
 def shown(value: object) -> str:
     """Any text, escaped for HTML, with line ends and tabs made visible and other control characters left out."""
-    marked = (_MARKS.get(char, char) for char in str(value))
-    kept = (char for char in marked if char.isprintable() or char in "\u200c\u200d" or category(char) == "Zs")
-    return escape("".join(kept))
+    return escape(visible("".join(_MARKS.get(char, char) for char in str(value))))
 
 
 def prose(text: str) -> str:

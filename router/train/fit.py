@@ -106,14 +106,9 @@ def fit(
         for start in range(0, len(x), batch):
             rows = order[start : start + batch]
             step += 1
-            gradients = _gradients(
-                theta,
-                x[rows],
-                {h: v[rows] for h, v in labels.items()},
-                {h: w[rows] for h, w in weights.items()},
-                dropout,
-                draw,
-            )
+            told = {head: label[rows] for head, label in labels.items()}
+            weight = {head: each[rows] for head, each in weights.items()}
+            gradients = _gradients(theta, x[rows], told, weight, dropout, draw)
             lr = rate * 0.5 * (1 + np.cos(np.pi * step / steps))
             for i, gradient in enumerate(gradients):
                 first[i] += 0.1 * (gradient - first[i])

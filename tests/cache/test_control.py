@@ -11,6 +11,7 @@ from shoal.cache import CacheInputError, Control
         ("No-Store, max-age=60", Control(no_store=True, max_age_s=60)),
         ('max-age="0"', Control(max_age_s=0)),
         ("max-age=" + 400 * "9", Control(max_age_s=2**31)),
+        ("max-age=60, max-age=5, no-cache", Control(no_cache=True, max_age_s=5)),
         ("private, stale-if-error=3", Control()),
     ],
 )

@@ -110,6 +110,14 @@ def test_another_request_is_answered_anew(http: TestClient, first: Any, second: 
     assert cache == "miss"
 
 
+def test_an_age_that_is_no_number_is_refused(http: TestClient) -> None:
+    asked = {"model": "shoal", "messages": [{"role": "user", "content": ASK}]}
+    reply = http.post("/v1/chat/completions", json=asked, headers={"cache-control": "max-age=soon"})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"]) == (400, "cache-control")
+    assert "whole number of seconds" in error["message"]
+
+
 def test_a_deeper_answer_serves_a_shallower_request(http: TestClient) -> None:
     said, _ = ask(http, max_depth=30)
     assert ask(http, max_depth=20) == (said, "hit-l1")

@@ -161,6 +161,9 @@ def test_pickles_are_whole_or_refused(router: CognitiveRouter) -> None:
         pickle.dumps(llm)
     assert llm.complete("Hello there").text == "It is forty two."  # LlamaIndex's own way took the router away
     assert pickle.loads(pickle.dumps(li.ShoalLLM(max_depth=20))).max_depth == 20
+    with pytest.raises(TypeError, match=r"a ChatShoal around your own router cannot be pickled: pickle ChatShoal\("):
+        pickle.dumps(lc.ChatShoal(router=router))
+    assert pickle.loads(pickle.dumps(lc.ChatShoal(max_depth=20))).max_depth == 20
     embedding = li.ShoalEmbedding(embed_batch_size=3)
     for again in (pickle.loads(pickle.dumps(embedding)), copy.deepcopy(embedding)):
         assert again.embed_batch_size == 3

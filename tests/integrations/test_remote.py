@@ -13,9 +13,11 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
 from pydantic import Field, SecretStr
+from starlette.testclient import TestClient
 
 from shoal import CognitiveRouter
 from shoal.router.decider import Decider
+from shoal.router.errors import InvalidRequest, RemoteFailed
 from shoal.router.integrations.langchain import ChatShoal, RemoteLLM
 from shoal.router.integrations.langchain.remote import connect
 from shoal.router.service.app import create_app
@@ -27,6 +29,12 @@ HARD = (
 )
 
 
+class Unwell(Exception):
+    """What a vendor's own client raises; it repeats what was sent."""
+
+    status_code = 429
+
+
 class FarAway(BaseChatModel):
     """A chat model on another machine, which says in a header how deep it thought."""
 
@@ -35,6 +43,7 @@ class FarAway(BaseChatModel):
     max_tokens: int | None = None
     headers: dict[str, str] = Field(default_factory=dict)
     seen: list[dict[str, Any]] = Field(default_factory=list)
+    fails_after: int | None = None  # words
 
     @property
     def _llm_type(self) -> str:
@@ -47,6 +56,8 @@ class FarAway(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
+        if self.fails_after is not None:
+            raise Unwell(messages[-1].text)
         self.seen.append({"temperature": self.temperature, "max_tokens": self.max_tokens, "stop": stop, **kwargs})
         message = AIMessage(
             "far far away",
@@ -62,7 +73,9 @@ class FarAway(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        for word in ("far", " far", " away"):
+        for place, word in enumerate(("far", " far", " away")):
+            if place == self.fails_after:
+                raise Unwell(messages[-1].text)
             yield ChatGenerationChunk(message=AIMessageChunk(word))
         done = {"finish_reason": "stop", "headers": self.headers}
         yield ChatGenerationChunk(message=AIMessageChunk("", response_metadata=done))
@@ -112,6 +125,44 @@ def test_cancelling_closes_the_stream() -> None:
 def test_a_router_with_only_a_remote_model(decider: Decider) -> None:
     router = CognitiveRouter(remote=RemoteLLM(FarAway()), router_only=True, decider=decider)
     assert ChatShoal(router=router).invoke("Write a rhyme.").content == "far far away"
+
+
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_vendors_failure_is_told_without_the_prompt(decider: Decider, streaming: bool, after: int) -> None:
+    remote = RemoteLLM(FarAway(fails_after=after), streaming=streaming)
+    router = CognitiveRouter(remote=remote, router_only=True, decider=decider)
+    with pytest.raises(RemoteFailed, match=r"far-1 failed \(Unwell, status 429\): check its address") as failed:
+        router.ask(HARD)
+    assert isinstance(failed.value.__cause__, Unwell)
+    assert "hens" not in str(failed.value)
+    with pytest.raises(RemoteFailed):
+        list(router.ask_stream(HARD))
+
+
+def test_a_routers_own_refusal_passes_through() -> None:
+    class Refusing(FarAway):
+        def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            raise InvalidRequest("max_tokens must be above 0", "max_tokens")
+
+    with pytest.raises(InvalidRequest, match="above 0"):
+        list(RemoteLLM(Refusing(), streaming=False).stream("hi"))
+
+
+def test_the_service_answers_a_vendors_failure_in_openais_shape(decider: Decider) -> None:
+    router = CognitiveRouter(remote=RemoteLLM(FarAway(fails_after=0)), router_only=True, decider=decider)
+    asked = {"model": "shoal", "messages": [{"role": "user", "content": HARD}]}
+    with TestClient(create_app(router)) as http:
+        reply = http.post("/v1/chat/completions", json=asked)
+        streamed = http.post("/v1/chat/completions", json={**asked, "stream": True})
+    assert reply.status_code == 502
+    assert reply.json()["error"] == {
+        "message": "the remote model faraway:far-1 failed (Unwell, status 429): check its address, key and quota, "
+        "then try again",
+        "type": "server_error", "param": None, "code": "remote_failed",
+    }  # fmt: skip
+    assert '"code":"remote_failed"' in streamed.text
+    assert "hens" not in reply.text + streamed.text
 
 
 def test_another_shoal_as_the_deep_path(scripted: Any, plain: CognitiveRouter, decider: Decider) -> None:

@@ -100,14 +100,22 @@ def test_spaces_and_joiners_stay_and_what_turns_the_text_goes(text: str) -> None
     assert shown(f"{text}\u202e\x1b\x9b") == text
 
 
+@pytest.mark.parametrize(
+    ("deep", "code", "says"),
+    [(None, "no_model", "no language model"), ("openai:far", "remote_failed", "the remote model openai:far failed (")],
+)
 def test_a_turn_nobody_can_answer_does_not_end_the_conversation(
-    shoal: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shoal: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deep: str | None, code: str, says: str
 ) -> None:
     (tmp_path / "faq.jsonl").write_text(json.dumps({"id": "a", "question": "When are you open?", "answer": "At nine."}))
     monkeypatch.setenv("SHOAL_ROUTER_ONLY", "true")
+    if deep is not None:  # nobody listens there
+        monkeypatch.setenv("SHOAL_DEEP", deep)
+        monkeypatch.setenv("SHOAL_DEEP_URL", "http://127.0.0.1:1/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
     assert shoal("faq", "import", "faq.jsonl")[0] == 0
     monkeypatch.setattr(sys, "stdin", io.StringIO("Why is the sea salty?\nWhen are you open?\n\n"))
-    code, out, err = shoal("chat", "--json")
+    ended, out, err = shoal("chat", "--json")
     unanswered, answered = map(json.loads, out.splitlines())
-    assert (code, unanswered["error"]["code"], answered["text"]) == (0, "no_model", "At nine.")
-    assert "no language model" in err
+    assert (ended, unanswered["error"]["code"], answered["text"]) == (0, code, "At nine.")
+    assert says in " ".join(err.split())

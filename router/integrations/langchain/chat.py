@@ -27,7 +27,7 @@ from pydantic import ConfigDict, Field, model_validator
 from ...decision import Answer, CacheControl
 from ...errors import InvalidRequest
 from ...pipeline import CognitiveRouter
-from ..loading import FIELDS, ask_fields, astreamed, checked, router_for, streamed, wrapped
+from ..loading import FIELDS, ask_fields, astreamed, checked, router_for, streamed, unpicklable, wrapped
 from .messages import cached_chunk, to_chunk, to_generation, to_prompt
 
 _REMOTE_ONLY = ("api_key", "base_url", "max_retries", "timeout")  # standard arguments without use for a local model
@@ -70,6 +70,11 @@ class ChatShoal(BaseChatModel):
         if self.router is not None:
             self.model = self.router.model_name
         return self
+
+    def __getstate__(self) -> dict[Any, Any]:
+        if self.router is not None:
+            raise unpicklable(self)
+        return super().__getstate__()
 
     def _router(self, model: str | None = None) -> CognitiveRouter:
         if self.router is None:

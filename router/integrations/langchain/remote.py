@@ -15,10 +15,11 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from langchain_core.messages.utils import count_tokens_approximately
 
 from ...deep import Turns
-from ...errors import InvalidRequest, MissingExtra, RouterError
+from ...errors import InvalidRequest, MissingExtra, RemoteFailed, RouterError
 from .messages import finish_reason
 
 _DEPTH = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(\d+)\s*")
+_FIXED = re.compile(r"(azure_)?openai:(gpt-5|o\d)")  # models that refuse a temperature
 _MAX_TOKENS = ("max_tokens", "num_predict", "max_output_tokens")  # names this field has in chat models
 
 
@@ -56,9 +57,6 @@ class RemoteChunk:
     usage: RemoteUsage | None = None
     confidence: float | None = None
     trace: None = None
-
-
-_FIXED = re.compile(r"(azure_)?openai:(gpt-5|o\d)")  # models that refuse a temperature
 
 
 class RemoteLLM:
@@ -116,7 +114,10 @@ class RemoteLLM:
         adapter: str | None = None,
         trace: bool = False,
     ) -> Iterator[RemoteChunk]:
-        """Chunks as they come; the last one has usage and depth, never a `trace`. `cancel` closes the connection."""
+        """Chunks as they come; the last one has usage and depth, never a `trace`. `cancel` closes the connection.
+
+        Raises `RemoteFailed` for whatever the chat model raises, which is its cause.
+        """
         messages = convert_to_messages([prompt] if isinstance(prompt, str) else prompt)
         sampling: dict[str, Any] = {"temperature": temperature, "seed": seed} if self._sampling else {}
         if top_p < 1 and self._sampling:  # 1 changes nothing, and some vendors take temperature or top_p, not both
@@ -144,10 +145,15 @@ class RemoteLLM:
         return self._chat.model_copy(update={name: value for name, value in values.items() if name in fields})
 
     def _messages(self, chat: BaseChatModel, messages: list[BaseMessage], stop: list[str]) -> Iterator[AIMessage]:
-        if self._streaming:
-            yield from chat.stream(messages, stop=stop or None)
-        else:
-            yield chat.invoke(messages, stop=stop or None)
+        try:
+            if self._streaming:
+                yield from chat.stream(messages, stop=stop or None)
+            else:
+                yield chat.invoke(messages, stop=stop or None)
+        except RouterError:  # the chat model is another router's
+            raise
+        except Exception as error:  # each vendor has errors of its own
+            raise RemoteFailed.of(self.name, error) from error
 
     def _last(self, final: AIMessage, messages: list[BaseMessage], text: str, *, cancelled: bool) -> RemoteChunk:
         metadata = final.response_metadata

@@ -24,7 +24,7 @@ from llama_index.core.llms.custom import CustomLLM
 
 from ...decision import CacheControl
 from ...pipeline import CognitiveRouter
-from ..loading import FIELDS, ask_fields, astreamed, router_for, streamed, wrapped
+from ..loading import FIELDS, ask_fields, astreamed, router_for, streamed, unpicklable, wrapped
 from .messages import chat, completion, to_prompt
 
 Prompt = str | list[dict[str, str]]
@@ -68,7 +68,7 @@ class ShoalLLM(CustomLLM):
 
     def __getstate__(self) -> dict[str, Any]:
         if self.router is not None:  # LlamaIndex would leave it out, of this object too
-            raise TypeError("a ShoalLLM around your own router cannot be pickled: pickle ShoalLLM(model=...)")
+            raise unpicklable(self)
         return super().__getstate__()
 
     @classmethod

@@ -7,6 +7,7 @@ import logging
 import re
 import unicodedata
 import warnings
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -47,14 +48,12 @@ def _jieba() -> Any:
     with warnings.catch_warnings():  # invalid escapes in its sources
         warnings.simplefilter("ignore")
         jieba = need("jieba", "search")
-    jieba.setLogLevel(logging.WARNING)
+    jieba.setLogLevel(logging.CRITICAL)  # it tells of a dictionary that it could not keep, with a traceback
     cutter = jieba.Tokenizer()
-    folder = Path(platformdirs.user_cache_dir("shoal"))  # not the shared temporary folder, where others can write
-    try:
+    folder = Path(platformdirs.user_cache_dir("shoal"))  # never the shared temporary folder, where others can write
+    with suppress(OSError):  # then its dictionary is made anew by each process, in a second
         folder.mkdir(parents=True, exist_ok=True)
-        cutter.tmp_dir = str(folder)
-    except OSError:
-        pass  # then its own choice
+    cutter.tmp_dir = str(folder)
     cutter.initialize()
     return cutter
 

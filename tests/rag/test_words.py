@@ -1,6 +1,10 @@
+import marshal
+import tempfile
+from pathlib import Path
+
 import pytest
 
-from shoal.rag.words import content_terms, length, stem, terms
+from shoal.rag.words import _jieba, content_terms, length, stem, terms
 
 
 @pytest.mark.parametrize(
@@ -28,3 +32,11 @@ def test_length_counts_words_characters_and_marks() -> None:
     assert length("Hello, world!") == 4
     assert length("你好，世界") == 5
     assert length("") == 0
+
+
+def test_no_dictionary_comes_from_the_folder_that_all_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jieba.cache").write_bytes(marshal.dumps(({"人民": 1}, 1)))  # as somebody else may have left it
+    (tmp_path / "a file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda _: str(tmp_path / "a file" / "shoal"))
+    assert _jieba.__wrapped__().lcut("中华人民共和国成立了") == ["中华人民共和国", "成立", "了"]

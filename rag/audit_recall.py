@@ -37,7 +37,7 @@ def read_questions(path: Path) -> list[Asked]:
     """
     asked = []
     try:
-        lines = path.read_text("utf-8").split("\n")
+        lines = path.read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DocumentError(f"{path}: the questions cannot be read ({error}); give a JSONL file in UTF-8") from error
     for number, line in enumerate(lines, 1):
@@ -45,11 +45,13 @@ def read_questions(path: Path) -> list[Asked]:
             continue
         try:
             row = json.loads(line)
-            answers = row["answers"] if "answers" in row else [row["answer"]]
-            answers = [answers] if isinstance(answers, str) else list(answers)
-            if not isinstance(row["question"], str) or not answers or not all(str(one).strip() for one in answers):
-                raise ValueError("a question without text or answers")
-            asked.append(Asked(question=row["question"], answers=tuple(map(str, answers))))
+            question, answers = row["question"], row["answers"] if "answers" in row else row["answer"]
+            answers = answers if isinstance(answers, list) else [answers]
+            if not answers or not all(isinstance(one, str | int | float) and str(one).strip() for one in answers):
+                raise ValueError("a question without answers")
+            if not isinstance(question, str) or not question.strip():
+                raise ValueError("a question without text")
+            asked.append(Asked(question=question, answers=tuple(map(str, answers))))
         except (ValueError, KeyError, TypeError) as error:
             raise DocumentError(
                 f'{path}, line {number}: a row is {{"question": …, "answer": …}} or has a list of "answers"'

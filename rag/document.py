@@ -8,6 +8,7 @@ import codecs
 import hashlib
 import html.parser
 import json
+import math
 import os
 import re
 import stat
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from dataclasses import field as data_field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .errors import DocumentError
 from .office import docx_text, pdf_text
@@ -47,6 +48,10 @@ class Document:
     meta: dict[str, Any] = data_field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("doc_id", "text", "title", "source"):
+            if not isinstance(value := getattr(self, name), str):
+                raise TypeError(f"a document's {name} is text, not {type(value).__name__}")
+        object.__setattr__(self, "labels", label_tuple(self.labels))
         if not self.doc_id or len(self.doc_id) > 1024:
             raise DocumentError("a document needs an id of 1 to 1024 characters")
         if not self.text.strip():
@@ -65,6 +70,14 @@ class Document:
         """Hash of the content: text, title, labels and metadata, not where it came from."""
         parts = [self.text, self.title, list(self.labels), self.meta]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+
+
+def label_tuple(labels: Iterable[str]) -> tuple[str, ...]:
+    """The labels. Raises TypeError for what is no list of texts; a bare text would be read letter by letter."""
+    given = () if isinstance(labels, str) else tuple(labels)
+    if isinstance(labels, str) or not all(isinstance(one, str) for one in given):
+        raise TypeError("labels are a list of texts; wrap a single one in a list")
+    return given
 
 
 def file_name(doc_id: str, source: str) -> str:
@@ -134,6 +147,10 @@ def read_file(path: Path, name: str, report: Report = refuse) -> Iterator[Docume
 
 def read_bytes(data: bytes, name: str, kind: Kind, source: str = "", report: Report = refuse) -> Iterator[Document]:
     """The documents in what a file of that kind holds; see `read_file`. PDF and Word are known by how they begin."""
+    if not isinstance(data, bytes):
+        raise TypeError(f"what a file holds is bytes, not {type(data).__name__}; for a text there is add_text")
+    if kind not in get_args(Kind):
+        raise DocumentError(f"{kind!r} is no kind of file that is read; give {', '.join(get_args(Kind))}")
     if not data.strip():
         raise DocumentError("the file is empty")
     if data.startswith(b"%PDF-"):
@@ -182,7 +199,8 @@ def _plausible_chinese(text: str) -> bool:
         for char in beyond
         if "\u4e00" <= char <= "\u9fa5" or "\u3000" <= char <= "\u303f" or char in "，。！？：；（）“”"
     )
-    return common > 0.9 * len(beyond)
+    simplified = len("".join(beyond).encode("gb2312", "ignore")) / 2  # an accent and a letter are no pair of GB2312
+    return common > 0.9 * len(beyond) and simplified > 0.5 * len(beyond)
 
 
 def _first_heading(text: str) -> str:
@@ -198,22 +216,30 @@ def _is_hidden(attributes: dict[str, str | None]) -> bool:
 _VOID = frozenset(
     ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"]
 )
+_BLOCKS = """p div section article ul ol table tr br hr blockquote pre dl dt dd header footer main aside figure
+figcaption form fieldset legend address details summary caption option"""
+_BREAKS = frozenset(_BLOCKS.split())
+_CELL = frozenset(["td", "th", "tr", "tbody", "tfoot"])
+_ENDED_BY = {  # elements whose end tag may be left out: the tags that begin after them
+    "p": _BREAKS | {"h1", "h2", "h3", "h4", "h5", "h6", "li"},
+    "li": {"li"}, "dt": {"dt", "dd"}, "dd": {"dt", "dd"}, "option": {"option", "optgroup"},
+    "td": _CELL, "th": _CELL, "tr": {"tr", "tbody", "tfoot"},
+}  # fmt: skip
+_HOLDERS = frozenset(["ul", "ol", "dl", "table", "select"])  # in one of these such a tag is of another element
 _SPACE = "\ue0fe"  # a space of preformatted text, until the others are run together
+_END = "\ue0ff"  # the end of a block: a line feed, if none comes anyhow
 
 
 class _HtmlText(html.parser.HTMLParser):
     """Visible text with headings and preformatted text as Markdown, so that the splitter sees them."""
 
     _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg", "nav"})
-    _BREAKS = frozenset(
-        ["p", "div", "section", "article", "ul", "ol", "table", "tr", "br", "hr", "blockquote", "pre", "dl", "dt", "dd"]
-    )
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.parts: list[str] = []
         self.title = ""
-        self._hidden: list[str] = []  # the tag that hides, once for each of that name that is open
+        self._hidden: list[str] = []  # the tag that hides, and those open in it
         self._in_title, self.pre = False, 0
 
     def parse_marked_section(self, i: int, report: int = 1) -> int:
@@ -221,8 +247,8 @@ class _HtmlText(html.parser.HTMLParser):
         return self.parse_bogus_comment(i)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self._hidden and not (self._hidden[0] == "p" and tag in self._BREAKS):  # a block ends a paragraph
-            self._hidden += [tag] * (tag == self._hidden[0])
+        if self._hidden and (tag not in _ENDED_BY.get(self._hidden[0], ()) or _HOLDERS & set(self._hidden)):
+            self._hidden += () if tag in _VOID else (tag,)
             return
         self._hidden = []
         if tag in self._HIDDEN or (tag not in _VOID and _is_hidden(dict(attrs))):
@@ -238,19 +264,23 @@ class _HtmlText(html.parser.HTMLParser):
             self.parts.append("\n- ")
         elif tag in ("td", "th"):
             self.parts.append(" | ")
-        elif tag in self._BREAKS:
+        elif tag in _BREAKS:
             self.parts.append("\n\n" if tag in ("p", "table", "section", "article", "pre") else "\n")
 
     def handle_endtag(self, tag: str) -> None:
-        if self._hidden:
-            self._hidden = self._hidden[tag == self._hidden[0] :]
-        elif tag == "title":
+        if self._hidden and (tag in self._hidden or self._hidden[0] not in _ENDED_BY):
+            self._hidden = self._hidden[: _last_place(tag, self._hidden)]
+            return
+        self._hidden = []  # what holds it ends, and it with that
+        if tag == "title":
             self._in_title = False
         elif tag == "pre":
             self.parts.append("\n```\n\n" if self.pre == 1 else "")
             self.pre = max(0, self.pre - 1)
         elif re.fullmatch("h[1-6]", tag) or tag in ("p", "table"):
             self.parts.append("\n\n")
+        elif tag in _BREAKS:
+            self.parts.append(_END)
 
     def handle_data(self, data: str) -> None:
         if self._in_title:
@@ -261,6 +291,11 @@ class _HtmlText(html.parser.HTMLParser):
             self.parts.append(re.sub(r"\s+", " ", data))
 
 
+def _last_place(tag: str, tags: list[str]) -> int:
+    """Where it last stands in a list; the length where it does not."""
+    return next((place for place in reversed(range(len(tags))) if tags[place] == tag), len(tags))
+
+
 def html_text(markup: str) -> tuple[str, str]:
     """(visible text, title) of an HTML page; scripts, styles and navigation are left out."""
     parser = _HtmlText()
@@ -268,7 +303,8 @@ def html_text(markup: str) -> tuple[str, str]:
     parser.close()
     if parser.pre:
         parser.parts.append("\n```")
-    lines = (re.sub(r"[ \t]+", " ", line).strip() for line in "".join(parser.parts).split("\n"))
+    joined = re.sub(f"[{_END} ]*{_END}[{_END} ]*\n?", "\n", "".join(parser.parts))
+    lines = (re.sub(r"[ \t]+", " ", line).strip() for line in joined.split("\n"))
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
     return re.sub("```\n+(?=.)", "```\n", text).replace(_SPACE, " "), " ".join(parser.title.split())
 
@@ -280,11 +316,10 @@ def _documents(
     short fields describe the document (`meta`).
     """
     count, rows = 0, list(rows)
-    own = {str(row[field]) for _, row in rows for field in _ID_FIELDS if row.get(field) not in (None, "")}
+    own = {_own_id(row) for _, row in rows}
     for number, row in rows:
         strings = {key: value for key, value in row.items() if isinstance(value, str) and value.strip()}
-        key = next((str(row[field]) for field in _ID_FIELDS if row.get(field) not in (None, "")), "")
-        key = key or (str(number) if str(number) not in own else f"row-{number}")
+        key = _own_id(row) or (str(number) if str(number) not in own else f"row-{number}")
         body = next((strings[field] for field in TEXT_FIELDS if field in strings), "")
         if not body:
             shown = (pair for pair in strings.items() if pair[0] not in (*_ID_FIELDS, "title", "label"))
@@ -305,6 +340,10 @@ def _documents(
         raise DocumentError("no row with text in it")
 
 
+def _own_id(row: dict[str, Any]) -> str:
+    return next((str(row[field]) for field in _ID_FIELDS if row.get(field) not in (None, "")), "")
+
+
 def _labels(row: dict[str, Any]) -> tuple[str, ...]:
     """A row's labels: text, or a list of texts. Raises DocumentError for anything else."""
     labels = row.get("labels") or row.get("label") or ()
@@ -318,4 +357,6 @@ def _labels(row: dict[str, Any]) -> tuple[str, ...]:
 def _describes(field: str, value: object) -> bool:
     if field in (*TEXT_FIELDS, *_ID_FIELDS, "title", "label", "labels"):
         return False
-    return isinstance(value, bool | int | float) or (isinstance(value, str) and 0 < len(value) <= _DESCRIBES)
+    if isinstance(value, float):
+        return math.isfinite(value)  # NaN stands for nothing
+    return isinstance(value, bool | int) or (isinstance(value, str) and 0 < len(value) <= _DESCRIBES)

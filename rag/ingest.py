@@ -15,6 +15,7 @@ from typing import Protocol
 from .chunk import Chunk, Splitter
 from .document import Document, Kind, file_name, read_bytes, read_file
 from .embed import Embedder
+from .errors import DocumentError
 from .reading import Reader, Reading
 from .store import Encoded, Row, Store
 
@@ -111,8 +112,13 @@ def _last(documents: Sequence[Document]) -> list[Document]:
     return list({document.doc_id: document for document in documents}.values())
 
 
-def _labelled(documents: Iterable[Document], labels: tuple[str, ...]) -> list[Document]:
-    return [replace(one, labels=tuple(dict.fromkeys((*labels, *one.labels)))) if labels else one for one in documents]
+def _labelled(documents: Iterable[Document], labels: tuple[str, ...], wrong: Sequence[str]) -> list[Document]:
+    """The documents as read, with these labels first. A file of which nothing is left says what was `wrong` with it."""
+    try:
+        found = list(documents)
+    except DocumentError as error:
+        raise DocumentError("; ".join((str(error), *wrong[:1]))) from error
+    return [replace(one, labels=tuple(dict.fromkeys((*labels, *one.labels)))) if labels else one for one in found]
 
 
 def _above(title: str, heading: str, text: str) -> str:
@@ -168,7 +174,7 @@ class Ingest:
         source, wrong = os.path.realpath(file), list[str]()
         earlier = self._store.sources(source)
         name = self._name(file, root, source, earlier)
-        found = _labelled(read_file(file, name, wrong.append), labels)
+        found = _labelled(read_file(file, name, wrong.append), labels, wrong)
         self._names[name] = source
         if not wrong:
             self._gone += sorted(set(earlier) - {document.doc_id for document in found})
@@ -178,7 +184,7 @@ class Ingest:
     def data(self, data: bytes, name: str, kind: Kind, labels: tuple[str, ...]) -> list[str]:
         """Put in what a file of that kind would hold; otherwise as `file`, but nothing goes."""
         wrong: list[str] = []
-        found = _labelled(read_bytes(data, name, kind, report=wrong.append), labels)
+        found = _labelled(read_bytes(data, name, kind, report=wrong.append), labels, wrong)
         self.put(_last(found))
         return _told(wrong, found, name)
 

@@ -19,7 +19,7 @@ from .audit_recall import Asked, K
 from .audit_scores import DepthScore
 from .chunk import Span, Splitter
 from .depth import Depth, filter_hits
-from .document import Document, Kind, find_files
+from .document import Document, Kind, find_files, label_tuple
 from .embed import Embedder, default_embedder
 from .encoder import one_thread
 from .errors import DocumentError, IndexMismatchError, MissingExtraError, RagError
@@ -51,6 +51,12 @@ def passage_of(score: float, one: Candidate) -> Passage:
     return Passage(
         text=row.text, doc_id=row.doc_id, chunk_id=row.chunk_id, start=row.start, score=score, reading=one.reading
     )
+
+
+def _text(question: str) -> str:
+    if not isinstance(question, str):
+        raise TypeError(f"a question is a text, not {type(question).__name__}")
+    return question
 
 
 def _deep(hit: Hit, depth: float | Depth) -> Hit:
@@ -156,7 +162,10 @@ class KnowledgeBase:
 
         `progress(done, total, name)` is called after each file. `encode_all`: who embeds, else this process.
         """
-        wanted = [Path(paths)] if isinstance(paths, str | Path) else [Path(one) for one in paths]
+        named = [paths] if isinstance(paths, str | Path) else paths
+        if isinstance(named, bytes) or not all(named := list(named)):
+            raise RagError(f"{paths!r}: name files or folders; an empty name would be the current folder")
+        wanted = [Path(one) for one in named]
         files, skipped = list[tuple[Path, Path]](), list[Skipped]()
         for path in wanted:
             found = list(find_files([path]))
@@ -164,10 +173,10 @@ class KnowledgeBase:
                 why = "no file of a kind that is read in it" if path.is_dir() else "no file matches"
                 skipped.append(Skipped(path=str(path), reason=why))
             files += found
-        work = Ingest(self._store, self._splitter, encode_all or self._encode)
+        work, given = Ingest(self._store, self._splitter, encode_all or self._encode), label_tuple(labels)
         for done, (file, root) in enumerate(files, 1):
             try:
-                skipped += [Skipped(path=str(file), reason=one) for one in work.file(file, root, tuple(labels))]
+                skipped += [Skipped(path=str(file), reason=one) for one in work.file(file, root, given)]
             except (DocumentError, MissingExtraError) as error:
                 skipped.append(Skipped(path=str(file), reason=str(error)))
             if progress:
@@ -181,7 +190,7 @@ class KnowledgeBase:
     ) -> AddReport:
         """Put one text in under a name, in place of what had that name. Raises DocumentError for an empty text."""
         return self.add_documents(
-            [Document(doc_id=doc_id, text=text, title=title, labels=tuple(labels), meta=meta or {})]
+            [Document(doc_id=doc_id, text=text, title=title, labels=label_tuple(labels), meta=meta or {})]
         )
 
     def add_documents(self, documents: Sequence[Document]) -> AddReport:
@@ -202,7 +211,7 @@ class KnowledgeBase:
     ) -> AddReport:
         """Put in what a file of that kind would hold, as from standard input, under a name. Raises DocumentError."""
         work = Ingest(self._store, self._splitter, encode_all or self._encode)
-        wrong = work.data(data, name, kind, tuple(labels))
+        wrong = work.data(data, name, kind, label_tuple(labels))
         work.flush()
         self._save()
         return work.report([Skipped(path=name, reason=reason) for reason in wrong])
@@ -268,6 +277,8 @@ class KnowledgeBase:
 
     def restore(self, ids: Sequence[str] | None = None) -> list[str]:
         """Bring quarantined passages back, by their ids or their documents'; None: all. Gives the ids brought back."""
+        if isinstance(ids, str):
+            raise TypeError("restore takes a list of ids; wrap a single one in a list")
         return self._store.restore(ids)
 
     def __len__(self) -> int:
@@ -284,9 +295,10 @@ class KnowledgeBase:
         return self._fingerprint[1]
 
     def close(self) -> None:
-        """Save the index file and let go of the folder."""
-        self._save()
-        self._store.close()
+        """Save the index file and let go of the folder; more than once does no harm."""
+        if not self._store.closed:
+            self._save()
+            self._store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -316,9 +328,9 @@ class KnowledgeBase:
     def _ranked(
         self, question: str, k: int, only: Only = EVERYTHING, rerank: bool = True
     ) -> list[tuple[float, Candidate]]:
-        if k < 1:
-            raise RagError(f"k is {k}; ask for at least one passage")
-        if not question.strip():
+        if not isinstance(k, int) or k < 1:
+            raise RagError(f"k is {k!r}; ask for a whole number of passages, at least one")
+        if not _text(question).strip():
             return []
         depth = max(k, CANDIDATES)
         if only or not rerank:
@@ -350,7 +362,7 @@ class KnowledgeBase:
 
         `labels`: only passages with one of them; `where`: only of documents whose metadata has all of these values.
         """
-        only = Only(labels=labels, where=where or {})
+        only = Only(labels=labels or (), where=where or {})
         hits = [
             Hit(
                 text=one.row.text,
@@ -382,7 +394,7 @@ class KnowledgeBase:
 
     def extract(self, question: str, *, threshold: float = THRESHOLD) -> Extracted | None:
         """The sentence that answers a factual question, verbatim and cited; None when less sure than the threshold."""
-        if not factual(question):
+        if not factual(_text(question)):
             return None
         found = self._extractor.best(question, [passage_of(*one) for one in self._ranked(question, CANDIDATES)])
         return found if found is not None and found.confidence >= threshold else None

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from .errors import DocumentError
@@ -32,10 +33,15 @@ def json_lines(text: str, report: Report = refuse) -> Iterator[tuple[int, dict[s
 
 
 def table(text: str, delimiter: str, report: Report = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(row number from 1, dict) per row, by the names in the first. A bad quote costs its own line alone."""
+    """(row number from 1, dict) per row, by the names in the first. A bad quote costs its own line alone.
+
+    Where the first line lacks the delimiter, it is a semicolon or a tab if it has one: so write some spreadsheets.
+    """
     lines = list(io.StringIO(text, newline=""))
+    delimiter = next((mark for mark in (delimiter, ";", "\t") if lines and mark in lines[0]), delimiter)
+    open_ = partial(csv.reader, delimiter=delimiter, skipinitialspace=True, strict=True)
     at, number, names = 0, 0, list[str]()
-    reader, begins = csv.reader(lines, delimiter=delimiter, strict=True), 0
+    reader, begins = open_(lines), 0
     while at < len(lines):
         try:
             values = next(reader)
@@ -45,7 +51,7 @@ def table(text: str, delimiter: str, report: Report = refuse) -> Iterator[tuple[
             report(f"line {at + 1} is not a table row: {error}")
             at = begins = at + 1
             number += bool(names)
-            reader = csv.reader(lines[at:], delimiter=delimiter, strict=True)
+            reader = open_(lines[at:])
             continue
         at = begins + reader.line_num
         if not names:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .chunk import Chunk
-from .document import Document
+from .document import Document, label_tuple
 from .errors import RagError
 from .words import content_terms, terms
 
@@ -65,6 +65,13 @@ class Only:
 
     labels: Sequence[str] = ()
     where: Where = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        label_tuple(self.labels)
+        if not isinstance(self.where, Mapping) or not all(
+            isinstance(key, str) and isinstance(value, str | int | float) for key, value in self.where.items()
+        ):
+            raise TypeError('a filter is a dict of texts, numbers, true or false by name, such as {"lang": "zh"}')
 
     def __bool__(self) -> bool:
         return bool(self.labels or self.where)
@@ -168,6 +175,8 @@ class Store:
                 f"{self._path}: {error}. Nothing of the last step was kept; check free space and permissions, and if "
                 "the file is damaged, move it away and add the documents again"
             ) from error
+        except (UnicodeEncodeError, OverflowError) as error:
+            raise RagError(f"nothing stored can be called or valued so: {error}") from error
 
     def _read(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         with self._wrapped(), self._connection() as connection:
@@ -188,6 +197,11 @@ class Store:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
                 raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been let go of."""
+        return self._closed
 
     def close(self) -> None:
         """Let go of the file. Later calls raise RagError."""
@@ -456,8 +470,8 @@ class Store:
 
     def document_frequencies(self, wanted: Sequence[str]) -> dict[str, int]:
         """In how many chunks each term occurs."""
-        marks = ",".join("?" * len(wanted))
-        found = dict(self._read(f"SELECT term, doc FROM vocabulary WHERE term IN ({marks})", list(wanted)))
+        query = "SELECT term, doc FROM vocabulary WHERE term IN (SELECT value FROM json_each(?))"  # of any number
+        found = dict(self._read(query, (json.dumps(list(wanted)),)))
         return {term: int(found.get(term, 0)) for term in wanted}
 
 

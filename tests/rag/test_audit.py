@@ -264,7 +264,13 @@ def test_questions_made_of_the_text_and_of_a_file(base: KnowledgeBase, tmp_path:
     assert [one.answers for one in read_questions(file)] == [("A",), ("甲", "乙")]
     file.write_text('{"question": "Q?", "answers": "abc"}', "utf-8")
     assert read_questions(file) == [Asked(question="Q?", answers=("abc",))]
-    odd = ('{"question": "Q", "answers": []}', '{"question": "Q", "answer": ""}', '{"question": null, "answer": "A"}')
+    file.write_text('{"question": "问？", "answer": ["甲", 5]}', "utf-8-sig")
+    assert read_questions(file) == [Asked(question="问？", answers=("甲", "5"))]
+    odd = (
+        '{"question": "Q", "answers": []}', '{"question": "Q", "answer": ""}', '{"question": null, "answer": "A"}',
+        '{"question": "Q", "answer": null}', '{"question": " ", "answer": "A"}',
+        '{"question": "Q", "answers": {"text": ["A"]}}', '{"question": "Q", "answers": [null]}',
+    )  # fmt: skip
     for text, said in (
         *((one, "line 1") for one in odd),
         ("", "no question"),

@@ -54,8 +54,11 @@ def test_chinese_encodings(tmp_path: Path, encoding: str) -> None:
     assert only(write(tmp_path / "a.txt", text.encode(encoding))).text == text
 
 
-def test_western_encoding() -> None:
-    assert decode("naïve café costs 5 €".encode("cp1252")) == "naïve café costs 5 €"
+@pytest.mark.parametrize(
+    "text", ["naïve café costs 5 €", "événement", "Größe über Straße", "señor mañana", "Ångström blåbær", "Müller"]
+)
+def test_western_encoding(text: str) -> None:
+    assert decode(text.encode("cp1252")) == text
 
 
 @pytest.mark.parametrize(
@@ -110,6 +113,34 @@ def test_html_leaves_out_what_a_reader_does_not_see() -> None:
     assert text.split() == ["shown", "next", "end"]
 
 
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("<ul><li hidden>no<b>x<li>one</ul><p>end", "- one end"),
+        ("<ul><li hidden>no<ul><li>no</ul>no</li><li>壹</ul>end", "- 壹 end"),
+        ("<table><tr hidden><td>no<tr><td>15</table>end", "| 15 end"),
+        ("<table><tr><td style='display:none'>no<td>千瓦</tr></table>end", "| 千瓦 end"),
+        ("<table><tr><td>1<td hidden>no</table>end", "| 1 end"),
+        ("<dl><dd hidden>no<dt>one</dl>end", "one end"),
+        ("<select><option hidden>no<option>one</select>", "one"),
+        ("<section><p hidden>no</section>end", "end"),
+        ("<p hidden>no<h2>Head</h2>end", "## Head end"),
+        ("<div hidden>no</span><div>no</div><p>no</div>end", "end"),
+        ("<svg><title>no</title><path/></svg>end", "end"),
+    ],
+)
+def test_html_shows_what_comes_after_a_hidden_part_that_nobody_closed(page: str, shown: str) -> None:
+    assert html_text(page)[0].split() == shown.split()
+
+
+def test_html_parts_end_where_their_blocks_do() -> None:
+    page = (
+        "<header>甲</header><div><div>one</div></div> two<ul><li>a</li><li>b</li></ul>three<div>x</div>\n<div>y</div>"
+    )
+    table = "<table><tr><td>1</td></tr>\n<tr><td>2</td></tr></table>"
+    assert html_text(page + table)[0] == "甲\n\none\ntwo\n\n- a\n- b\nthree\nx\ny\n\n| 1\n| 2"
+
+
 def test_html_keeps_preformatted_text_as_it_stands() -> None:
     text, _ = html_text("<p>Run:</p><pre>if x:\n    go(1,  2)\n\n\n\n\treturn</pre><p>a   b</p>")
     assert "```\nif x:\n    go(1,  2)\n" in text
@@ -122,6 +153,25 @@ def test_a_row_s_number_is_nobody_else_s_id(tmp_path: Path) -> None:
     rows = [{"text": "first"}, {"text": "second", "id": "1"}, {"text": "third", "id": 7}, {"text": "fourth"}]
     file = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
     assert [one.doc_id for one in read_file(file, "a")] == ["a#row-1", "a#1", "a#7", "a#4"]
+
+
+def test_a_number_that_is_none_costs_no_row(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", '{"text": "库存", "price": NaN, "count": 3}')
+    assert [one.meta for one in read_file(file, "a")] == [{"count": 3}]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "id;text\n1;a, b\n2;乙\n",
+        "id\ttext\n1\ta, b\n2\t乙\n",
+        'id, text\n1, "a, b"\n2, 乙\n',
+        'id,text\r\n1,"a, b"\r\n2,乙',
+    ],
+)
+def test_tables_as_spreadsheets_and_people_write_them(tmp_path: Path, table: str) -> None:
+    file = write(tmp_path / "t.csv", table)
+    assert [(one.doc_id, one.text) for one in read_file(file, "t")] == [("t#1", "a, b"), ("t#2", "乙")]
 
 
 @pytest.mark.parametrize(

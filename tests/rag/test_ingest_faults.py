@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.rag import KnowledgeBase
+from shoal.rag.errors import DocumentError
 
 GOOD = "The blue pump weighs 40 kg. 蓝色水泵重四十公斤。"
 
@@ -144,3 +145,11 @@ def test_a_full_disk_keeps_what_was_in(tmp_path: Path) -> None:
         assert base._store._read("PRAGMA integrity_check") == [("ok",)]
         assert base.search("蓝色水泵多重？", 1)[0].doc_id == "good"
         base.add_text("Again.", "again")
+
+
+def test_a_file_of_which_nothing_is_left_says_what_was_wrong(empty: KnowledgeBase, folder: Path) -> None:
+    (folder / "p.jsonl").write_text('{\n "text": "一行"\n}\n', "utf-8")
+    (told,) = empty.add(folder / "p.jsonl").skipped
+    assert told.reason.startswith("no row with text in it; line 1 is not JSON")
+    with pytest.raises(DocumentError, match="line 1 is not JSON"):
+        empty.add_data(b"{\n", "stdin", kind="jsonl")

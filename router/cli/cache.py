@@ -12,6 +12,7 @@ from rich.table import Column, Table
 
 from ...cache import DepthCache
 from ...cache.cold import ColdLog
+from ...gated_llm.errors import GatedError
 from ...rag.embed import default_embedder
 from ..decider import TOTAL_WITHOUT_MODEL
 from ..decision import CacheControl
@@ -104,7 +105,7 @@ def replay(
         for row in rows:
             try:
                 text, failed = router.ask(row["request"]["messages"], **_fields(row)).text, ""
-            except RouterError as error:
+            except (RouterError, GatedError) as error:
                 text, failed = "", str(error)
             outcome = "failed" if failed else "same" if text == row["text"] else "changed"
             found.append({"id": row["id"], "outcome": outcome, "was": row["text"], "is": failed or text})

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from shoal import CognitiveRouter
+from shoal.gated_llm.errors import BudgetError
 from shoal.router.settings import BadSettings, load_settings
 
 Run = Callable[..., tuple[int, Any, str]]
@@ -262,6 +264,21 @@ def test_cache_commands(filled: Run, tmp_path: Path) -> None:
     code, _, err = filled("cache", "calibrate", "bad.jsonl")
     assert code == 1
     assert "line 1" in err
+
+
+def test_a_replay_goes_on_past_what_the_model_refuses(filled: Run, model: Any, monkeypatch: Any) -> None:
+    def refuse(*_: Any) -> None:
+        raise BudgetError("max_depth must be between 15 and 24 layers")
+
+    for question in ("How heavy is the Lumen?", "How high is the Lumen?"):
+        filled("ask", question, "--router-only", "--json")
+    monkeypatch.setattr(model, "resolve_budget", refuse)
+    monkeypatch.setattr("shoal.router.cli.cache.router_for", lambda _: CognitiveRouter(llm=model))
+    code, again, _ = filled("cache", "replay", "--json")
+    assert code == 1
+    assert {(each["outcome"], each["is"]) for each in again} == {
+        ("failed", "max_depth must be between 15 and 24 layers")
+    }
 
 
 def test_redis_is_refilled_from_the_log(filled: Run, monkeypatch: Any, redis_url: str) -> None:
